@@ -1,0 +1,133 @@
+# shellcheck shell=bash
+# lib.sh - what the scripts of the harness share. Source it, do not run it.
+# shellcheck disable=SC2034 # the scripts that source it use the variables
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+HARNESS=$ROOT/harness
+BUILD=${BUILD:-$ROOT/build}
+CACHE=$BUILD/cache
+LOGDIR=$BUILD/log
+REPORT=$BUILD/report
+JOBS=${JOBS:-$(nproc)}
+
+say() { printf '%s\n' "$*"; }
+warn() { printf '%s\n' "$*" >&2; }
+die() { printf '%s: error: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# kbuild cannot work in such a directory, and says so only after minutes.
+case $ROOT$BUILD in
+*[[:space:]:]*) die "the path of this checkout, $ROOT, has a space or a colon; kbuild cannot build there" ;;
+esac
+[[ $JOBS =~ ^[1-9][0-9]*$ ]] || die "JOBS=$JOBS: not a number of jobs"
+
+# one_of NAME choice...: the variable NAME holds one of the choices.
+one_of() {
+	local name=$1 choice
+	shift
+	for choice; do
+		[[ ${!name} == "$choice" ]] && return
+	done
+	die "$name=${!name}: unknown; choose from: $*"
+}
+
+no_args() {
+	[[ $# -eq 0 ]] || die "unknown argument: $* (settings are given as variables, as in: make kselftest TESTS=\"cow\")"
+}
+
+need_cmd() {
+	local cmd
+	for cmd; do
+		command -v "$cmd" >/dev/null || die "$cmd: command not found"
+	done
+}
+
+# need_space DIR MIB: a full disk is told before the work, not after it.
+need_space() {
+	local free
+	mkdir -p "$1"
+	free=$(df -Pm "$1" | awk 'NR == 2 { print $4 }')
+	(( free >= $2 )) || die "$1 has $free MiB free, $2 MiB are needed; make room, or set BUILD= to a directory elsewhere"
+}
+
+# lock NAME: held until the script ends. Two runs at a time take turns
+# instead of spoiling one build directory.
+lock() {
+	local fd
+	mkdir -p "$BUILD/lock"
+	exec {fd}>"$BUILD/lock/$1"
+	flock -n "$fd" && return
+	warn "waiting for another run that uses $1"
+	flock "$fd"
+}
+
+# put_file TARGET: stdin becomes TARGET, whole or not at all.
+put_file() {
+	local tmp=$1.tmp$$
+
+	mkdir -p "$(dirname "$1")"
+	if ! cat >"$tmp"; then
+		rm -f "$tmp"
+		die "cannot write $1"
+	fi
+	sync "$tmp"
+	mv "$tmp" "$1"
+}
+
+elapsed() { printf '%dm%02ds' $(($1 / 60)) $(($1 % 60)); }
+
+quoted() {
+	local out
+	printf -v out '%q ' "$@"
+	printf '%s' "${out% }"
+}
+
+# fail_log NAME LOG: what one needs to see of a failed step.
+fail_log() {
+	{
+		say "----- $1 failed; the last lines of its log:"
+		tail -n 25 "$2" | cut -c1-300
+		say "-----"
+		if grep -q 'No space left on device' "$2"; then
+			say "The disk is full: make room and run it again."
+		fi
+		say "log:     $2"
+	} >&2
+}
+
+# run_logged NAME cmd...: run cmd, all output in build/log/NAME.log; one line
+# tells what goes on and how long it took.
+run_logged() {
+	local name=$1 log=$LOGDIR/$1.log start=$SECONDS pid rc=0 line
+	shift
+	mkdir -p "$LOGDIR"
+	printf '$ %s\n' "$(quoted "$@")" >"$log"
+	if [[ -t 1 ]]; then
+		"$@" >>"$log" 2>&1 </dev/null &
+		pid=$!
+		while kill -0 "$pid" 2>/dev/null; do
+			line=$(tail -n 1 "$log" | tr -cd '[:print:]')
+			printf '\r\033[K%s: %s  %.60s' "$name" "$(elapsed $((SECONDS - start)))" "$line"
+			sleep 1
+		done
+		wait "$pid" || rc=$?
+		printf '\r\033[K'
+	else
+		"$@" >>"$log" 2>&1 </dev/null || rc=$?
+	fi
+	if ((rc)); then
+		fail_log "$name" "$log"
+		say "command: (cd $(quoted "$PWD") && $(quoted "$@"))" >&2
+		exit "$rc"
+	fi
+	say "$name: done in $(elapsed $((SECONDS - start)))"
+}
+
+# Compiler cache: the trees differ in few files, and the object directories
+# lie where relative paths are the same for all trees (see kernel.sh).
+use_ccache() {
+	CCACHE_DIR=${CCACHE_DIR:-$CACHE/ccache}
+	export CCACHE_DIR
+	mkdir -p "$CCACHE_DIR"
+}
