@@ -74,7 +74,8 @@ obj=$src/.build-$ARCH-$CONFIG
 out=$BUILD/$ARCH/$KERNEL-$CONFIG
 name=kernel-$ARCH-$KERNEL-$CONFIG
 need_space "$BUILD" 2500
-mkdir -p "$obj" "$out"
+begin_build "$obj"
+mkdir -p "$out"
 use_ccache
 
 configs=(base "$ARCH" test)

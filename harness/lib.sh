@@ -96,25 +96,33 @@ fail_log() {
 	} >&2
 }
 
+progress() {
+	local start=$SECONDS line
+
+	while kill -0 $$ 2>/dev/null; do
+		line=$(tail -n 1 "$2" | tr -cd '[:print:]')
+		printf '\r\033[K%s: %s  %.60s' "$1" "$(elapsed $((SECONDS - start)))" "$line"
+		sleep 1
+	done
+}
+
 # run_logged NAME cmd...: run cmd, all output in build/log/NAME.log; one line
 # tells what goes on and how long it took.
 run_logged() {
-	local name=$1 log=$LOGDIR/$1.log start=$SECONDS pid rc=0 line
+	local name=$1 log=$LOGDIR/$1.log start=$SECONDS pid='' rc=0
 	shift
 	mkdir -p "$LOGDIR"
 	printf '$ %s\n' "$(quoted "$@")" >"$log"
 	if [[ -t 1 ]]; then
-		"$@" >>"$log" 2>&1 </dev/null &
+		# The command stays in the foreground: Ctrl-C reaches it.
+		progress "$name" "$log" &
 		pid=$!
-		while kill -0 "$pid" 2>/dev/null; do
-			line=$(tail -n 1 "$log" | tr -cd '[:print:]')
-			printf '\r\033[K%s: %s  %.60s' "$name" "$(elapsed $((SECONDS - start)))" "$line"
-			sleep 1
-		done
-		wait "$pid" || rc=$?
+	fi
+	"$@" >>"$log" 2>&1 </dev/null || rc=$?
+	if [[ $pid ]]; then
+		kill "$pid" 2>/dev/null || true
+		wait "$pid" 2>/dev/null || true
 		printf '\r\033[K'
-	else
-		"$@" >>"$log" 2>&1 </dev/null || rc=$?
 	fi
 	if ((rc)); then
 		fail_log "$name" "$log"
@@ -122,6 +130,20 @@ run_logged() {
 		exit "$rc"
 	fi
 	say "$name: done in $(elapsed $((SECONDS - start)))"
+}
+
+# begin_build DIR: make clears up after a signal or a failed command, but not
+# after a power cut or kill -9. Then a file cut short looks up to date, so all
+# of DIR goes; the compiler cache makes up for most of it.
+begin_build() {
+	if [[ -e $1/.unfinished ]]; then
+		warn "the last build in $1 was cut off; building it afresh"
+		rm -rf "$1"
+	fi
+	mkdir -p "$1"
+	: >"$1/.unfinished"
+	# shellcheck disable=SC2064 # the directory of now
+	trap "rm -f $(quoted "$1/.unfinished")" EXIT
 }
 
 # Compiler cache: the trees differ in few files, and the object directories

@@ -1,0 +1,42 @@
+#!/bin/bash
+# selftests.sh - build the mm selftests of the patched tree for ARCH=x86_64|arm64
+# into build/ARCH/kselftest/mm. The same programs run on the base kernel.
+#
+# For arm64 they are linked statically: they run in an initramfs.
+
+# shellcheck source=harness/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+no_args "$@"
+ARCH=${ARCH:-x86_64}
+one_of ARCH x86_64 arm64
+
+"$HARNESS/deps.sh" source build
+"$HARNESS/source.sh"
+[[ ! -x $HARNESS/compose.sh ]] || "$HARNESS/compose.sh"
+lock "selftests"
+src=$BUILD/linux
+mm=$src/tools/testing/selftests/mm
+headers=$src/.build-$ARCH-headers
+out=$BUILD/$ARCH/kselftest/mm
+need_space "$BUILD" 500
+use_ccache
+
+karch=$ARCH
+[[ $ARCH == arm64 ]] || karch=x86
+make=(make "ARCH=$ARCH" "CC=ccache gcc")
+if [[ $ARCH == arm64 ]]; then
+	"$HARNESS/deps.sh" arm64
+	"$HARNESS/arm64.sh" libs
+	libs=$CACHE/arm64/root/usr
+	make=(make ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- "CC=ccache aarch64-linux-gnu-gcc"
+		"USERCFLAGS=-isystem $libs/include -isystem $libs/include/aarch64-linux-gnu"
+		"USERLDFLAGS=-static -L$libs/lib/aarch64-linux-gnu")
+fi
+
+begin_build "$out"
+mkdir -p "$headers"
+run_logged "headers-$ARCH" make -C "$src" "O=$headers" "ARCH=$karch" headers
+run_logged "selftests-$ARCH" "${make[@]}" -C "$mm" "-j$JOBS" \
+	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" all
+cp -p "$mm"/*.sh "$mm/settings" "$out/"
