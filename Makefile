@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0
+# Each target is one script in harness/; its head says more. Settings are
+# variables: make kselftest TESTS="cow_reuse cow" KERNEL=base
+
+SHELL = /bin/bash
+.DEFAULT_GOAL = help
+MAKEFLAGS += --no-print-directory
+
+export KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH FORCE DISCARD FULL
+# Where a variable is not given, the scripts' defaults hold.
+$(foreach v,KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH FORCE DISCARD FULL,\
+  $(if $($(v)),,$(eval unexport $(v))))
+
+help: ## list the targets
+	@echo 'Targets (settings are variables, as in: make kselftest TESTS="cow_reuse cow"):'
+	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='|' read -r t d; do printf '  %-12s %s\n' "$$t" "$$d"; done
+
+kselftest: ## build, boot and test the patched kernel; TESTS="cow_reuse cow" KERNEL=base|patched CONFIG=test|debug ARCH=x86_64|arm64
+	@harness/kselftest.sh
+kernel: ## build one kernel; KERNEL=base|patched CONFIG=test|bench|debug ARCH=x86_64|arm64
+	@harness/kernel.sh
+shell: ## a shell inside the patched kernel; KERNEL= CONFIG=
+	@harness/shell.sh
+check: ## all checks: lint, kunit, per-patch builds, kselftest against the list of the base kernel
+	@harness/check.sh
+lint: ## under a minute, builds no kernel: mails, checkpatch, shellcheck, kernel-doc, tests of the harness
+	@harness/lint.sh
+steps: ## build each patch: W=1 and sparse, more configs with FULL=1
+	@harness/steps.sh
+kunit: ## the KUnit tests with kunit.py on UML
+	@harness/kunit.sh
+bench: ## base against patched in guest instructions; writes results/
+	@harness/bench.sh
+baseline: ## make harness/baseline/ anew: the results of the tests on the base kernel
+	@harness/baseline.sh
+tree: ## build/linux: a git tree of the base with the series as commits; DISCARD=1 LINUX=<dir>
+	@harness/compose.sh
+refresh: ## write the commits of build/linux back to series/ and the new files; FORCE=1
+	@harness/refresh.sh
+mbox: ## complete mails on stdout: make -s mbox | git am; SERIES=1-reuse SIGNOFF=1
+	@harness/mbox.sh
+apply: ## the series on top of a tree of your own, as a branch; LINUX=<dir> BRANCH=cow-series
+	@harness/apply.sh
+send-check: ## dry run of git send-email with the maintainers' addresses; sends nothing; SERIES= SIGNOFF=1
+	@harness/send-check.sh
+clean: ## remove all that was built; keeps build/linux and the downloads
+	@harness/clean.sh
+
+.PHONY: help kselftest kernel shell check lint steps kunit bench baseline tree refresh mbox apply send-check clean

@@ -1,0 +1,219 @@
+# shellcheck shell=bash
+# series.sh - what compose.sh, refresh.sh and mbox.sh share: the format of
+# series/. Source it after lib.sh.
+#
+# series/<n>-<name>/ is one series for the list. Its file `series` has one line
+# a patch: the mail's file name and, behind it, the new files that the patch
+# adds. Their content is not in the mail but stands whole in this repository,
+# at the same path. When a later patch changes such a file, then that change is
+# an ordinary hunk in the later mail, and what the first patch adds is found by
+# taking the later hunks back from the whole file.
+# shellcheck disable=SC2034 # the scripts that source it use the variables
+
+TREE=$BUILD/linux
+# Where series/ and the whole files are read from.
+SRC=$ROOT
+# Nobody has certified these patches yet: no name stands in them.
+AUTHOR_NAME='Series Author'
+AUTHOR_EMAIL='author@example.com'
+AUTHOR="$AUTHOR_NAME <$AUTHOR_EMAIL>"
+COVER=0000-cover-letter.patch
+
+# The same result on every machine, whatever its user has configured.
+export LC_ALL=C.UTF-8 TZ=UTC
+clean_git() {
+	GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null \
+		GIT_AUTHOR_NAME=$AUTHOR_NAME GIT_AUTHOR_EMAIL=$AUTHOR_EMAIL \
+		GIT_COMMITTER_NAME=$AUTHOR_NAME GIT_COMMITTER_EMAIL=$AUTHOR_EMAIL \
+		git -c core.abbrev=12 -c core.quotePath=false -c core.autocrlf=false \
+		-c diff.algorithm=histogram -c diff.noprefix=false "$@"
+}
+tree_git() { clean_git -C "$TREE" "$@"; }
+
+unset GIT_DIR GIT_INDEX_FILE GIT_WORK_TREE
+
+# The series in order: 1-reuse 2-fault-around ...
+series_names() {
+	find "$SRC/series" -mindepth 2 -maxdepth 2 -name series -printf '%h\n' 2>/dev/null |
+		sed 's,.*/,,' | grep -E '^[0-9]+-' | sort -V || true
+}
+
+# series_lines [NAME...]: "<series>/<patch> <new file>..." of all patches in order.
+series_lines() {
+	local name patch files
+	for name in $(series_names); do
+		while read -r patch files; do
+			[[ -n $patch && $patch != \#* ]] || continue
+			[[ -f $SRC/series/$name/$patch ]] ||
+				die "series/$name/series lists $patch, which is not there (git checkout series/$name brings it back)"
+			printf '%s/%s %s\n' "$name" "$patch" "$files"
+		done <"$SRC/series/$name/series"
+	done
+}
+
+# What the composed tree depends on. Cover letters are not part of it.
+series_hash() {
+	local lines line file
+	lines=$(series_lines)
+	{
+		git -C "$TREE" rev-parse -q --verify 'base^{commit}' || true
+		while read -r -a line; do
+			((${#line[@]})) || continue
+			printf '%s\n' "${line[*]}"
+			git hash-object --no-filters "$SRC/series/${line[0]}"
+			for file in "${line[@]:1}"; do
+				if [[ -L $SRC/$file ]]; then
+					readlink "$SRC/$file"
+				elif [[ -f $SRC/$file ]]; then
+					[[ ! -x $SRC/$file ]] || say x
+					git hash-object --no-filters "$SRC/$file"
+				else
+					say missing
+				fi
+			done
+		done <<<"$lines"
+	} | git hash-object --stdin
+}
+
+# touches MAIL FILE: the mail has a hunk for the file.
+touches() { grep -qxF "diff --git a/$2 b/$2" "$1"; }
+
+# split_mail MAIL OUT: OUT.head is all up to the first diff, OUT.diff the rest.
+split_mail() {
+	awk -v head="$2.head" -v diff="$2.diff" '
+		BEGIN { printf "" >head; printf "" >diff }
+		/^diff --git / { d = 1 }
+		{ print >(d ? diff : head) }' "$1"
+}
+
+# new_file_states GITDIR DIR: for each new file, DIR/<series>/<patch> gets the line
+# "<mode> <blob> <path>" with the content that this patch adds. The blobs are
+# in GITDIR.
+new_file_states() {
+	local git_dir=$1 dir=$2 line lines i j mode blob file err mail
+
+	lines=$(series_lines)
+	[[ $lines ]] || return 0
+	mapfile -t lines <<<"$lines"
+	export GIT_INDEX_FILE=$dir/index
+	for ((i = 0; i < ${#lines[@]}; i++)); do
+		read -r -a line <<<"${lines[i]}"
+		mkdir -p "$dir/${line[0]%/*}"
+		: >"$dir/${line[0]}"
+		for file in "${line[@]:1}"; do
+			[[ -f $SRC/$file || -L $SRC/$file ]] ||
+				die "$file is missing: series/${line[0]} adds it (git checkout $file brings it back)"
+			rm -f "$GIT_INDEX_FILE"
+			clean_git -C "$SRC" --git-dir="$git_dir" --work-tree="$SRC" update-index --add -- "$file"
+			for ((j = ${#lines[@]} - 1; j > i; j--)); do
+				mail=$SRC/series/${lines[j]%% *}
+				touches "$mail" "$file" || continue
+				if ! err=$(clean_git --git-dir="$git_dir" apply --cached -R --whitespace=nowarn \
+					--include="$file" "$mail" 2>&1); then
+					die "the whole $file does not have what series/${lines[j]%% *} adds to it:
+$(explain_apply "$mail" "$err")
+Change such a file in build/linux (make tree), in the commit where it belongs, then make refresh."
+				fi
+			done
+			read -r mode blob _ < <(clean_git --git-dir="$git_dir" ls-files -s -- "$file") || true
+			[[ -n ${blob:-} ]] || die "$file: cannot find what series/${line[0]} adds"
+			printf '%s %s %s\n' "$mode" "$blob" "$file" >>"$dir/${line[0]}"
+		done
+	done
+	unset GIT_INDEX_FILE
+}
+
+# explain_apply MAIL ERR: git apply's complaint, with the hunk's header.
+explain_apply() {
+	local mail=$1 err=$2 file line
+	sed -n 's/^error: //p' <<<"$err" | head -n 5
+	IFS=: read -r file line < <(sed -n 's/^error: patch failed: //p' <<<"$err" | head -n 1) || true
+	[[ -n ${line:-} ]] || return 0
+	awk -v f="diff --git a/$file b/$file" -v l="$line" '
+		/^diff --git / { on = $0 == f; n = 0 }
+		on && /^@@ / {
+			n++
+			split($0, part, /[-+, ]+/)
+			if (part[2] == l || part[3] == l || index($0, "-" l ",") || index($0, "+" l ",")) {
+				print "hunk " n ": " $0
+				exit
+			}
+		}' "$mail"
+}
+
+# compose BASE GITDIR WORK: make the commits of all patches on top of BASE, in
+# GITDIR, without a checkout. Sets COMPOSED to the last one, and ENDS[name] to
+# the last one of each series. WORK is an empty scratch directory.
+declare -A ENDS
+compose() {
+	local base=$1 git_dir=$2 work=$3 line tree commit=$1 err mode blob path name mail key value
+	local -A info
+	local lines
+
+	lines=$(series_lines)
+	new_file_states "$git_dir" "$work"
+	export GIT_INDEX_FILE=$work/index
+	rm -f "$GIT_INDEX_FILE"
+	clean_git --git-dir="$git_dir" read-tree "$base"
+	while read -r -a line; do
+		((${#line[@]})) || continue
+		mail=$SRC/series/${line[0]} name=${line[0]%/*}
+		clean_git mailinfo -b --encoding=UTF-8 "$work/msg" "$work/patch" <"$mail" >"$work/info" ||
+			die "series/${line[0]} is not a mail that git am takes"
+		info=()
+		while IFS=: read -r key value; do
+			[[ -z $key ]] || info[$key]=${value# }
+		done <"$work/info"
+		[[ ${info[Subject]:-} && ${info[Date]:-} ]] ||
+			die "series/${line[0]} has no Subject: or no Date:"
+		if grep -q '^diff --git ' "$work/patch"; then
+			if ! err=$(clean_git --git-dir="$git_dir" apply --cached --whitespace=nowarn "$work/patch" 2>&1); then
+				die "series/${line[0]} does not apply to $(git --git-dir="$git_dir" log -1 --format='"%s"' "$base"):
+$(explain_apply "$mail" "$err")"
+			fi
+		elif [[ ! -s $work/${line[0]} ]]; then
+			die "series/${line[0]} changes nothing"
+		fi
+		while read -r mode blob path; do
+			if clean_git --git-dir="$git_dir" ls-files --error-unmatch -- "$path" &>/dev/null; then
+				die "series/${line[0]} adds $path, which is there already"
+			fi
+			clean_git --git-dir="$git_dir" update-index --add --cacheinfo "$mode,$blob,$path"
+		done <"$work/${line[0]}"
+		tree=$(clean_git --git-dir="$git_dir" write-tree)
+		commit=$({
+			printf '%s\n\n' "${info[Subject]}"
+			cat "$work/msg"
+		} | clean_git stripspace | commit_tree "$git_dir" "$tree" "$commit" "${info[Date]}")
+		ENDS[$name]=$commit
+	done <<<"$lines"
+	COMPOSED=$commit
+	unset GIT_INDEX_FILE
+}
+
+# commit_tree GITDIR TREE PARENT DATE <message: depends on nothing else.
+commit_tree() {
+	GIT_AUTHOR_DATE=$4 GIT_COMMITTER_DATE=$4 \
+		clean_git --git-dir="$1" commit-tree "$2" -p "$3"
+}
+
+# busy_tree: tells what is going on in build/linux; false when nothing is.
+busy_tree() {
+	local dir op
+	dir=$(git -C "$TREE" rev-parse --absolute-git-dir)
+	for op in rebase-merge:rebase rebase-apply:"am or rebase" MERGE_HEAD:merge \
+		CHERRY_PICK_HEAD:cherry-pick REVERT_HEAD:revert BISECT_LOG:bisect; do
+		[[ ! -e $dir/${op%%:*} ]] || { say "${op#*:}"; return 0; }
+	done
+	return 1
+}
+
+tree_changes() { tree_git status --porcelain --untracked-files=all; }
+
+# record_state HASH HEAD NAMES: build/linux at HEAD is what series/ says.
+record_state() {
+	git -C "$TREE" config harness.series "$3"
+	git -C "$TREE" config harness.head "$2"
+	git -C "$TREE" config harness.composed "$1"
+	git -C "$TREE" config --unset harness.next || true
+}
