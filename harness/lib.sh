@@ -153,3 +153,66 @@ use_ccache() {
 	export CCACHE_DIR
 	mkdir -p "$CCACHE_DIR"
 }
+
+# find_splats CONSOLE: the lines that say that the kernel is not well.
+find_splats() {
+	tr -d '\r\000' <"$1" | grep -aE -f <(grep -vE '^(#|$)' "$HARNESS/splats.txt")
+}
+
+# vm_accel: kvm or tcg. That /dev/kvm opens proves nothing: some clouds have it
+# while the guest then hangs. Without vmx or svm it cannot work.
+vm_accel() {
+	if [[ -w /dev/kvm ]] && grep -qE '^flags.* (vmx|svm)( |$)' /proc/cpuinfo; then
+		say kvm
+	else
+		say tcg
+	fi
+}
+
+# vm_run LIMIT CONSOLE cmd...: run the emulator under a time limit; its stderr
+# goes to CONSOLE. It does not survive this script.
+vm_run() {
+	local limit=$1 console=$2 pid rc=0
+
+	shift 2
+	# In its own process group, so that all it started is ended with it.
+	timeout -k 10 "$limit" "$@" </dev/null 2>"$console" &
+	pid=$!
+	# shellcheck disable=SC2064 # the pid of now
+	trap "kill $pid 2>/dev/null" EXIT
+	trap 'exit 130' INT TERM
+	wait "$pid" || rc=$?
+	trap - EXIT INT TERM
+	return "$rc"
+}
+
+VM_TIMED_OUT=124
+VM_SPLAT=98
+VM_DIED=99
+
+# vm_verdict RC LIMIT CONSOLE COMMAND: turn what happened into an exit status, and
+# tell about it.
+vm_verdict() {
+	local rc=$1 limit=$2 console=$3 command=$4 splats why=
+
+	case $rc in
+	124 | 137) rc=$VM_TIMED_OUT why="the VM was stopped at its limit of $limit s" ;;
+	255) rc=$VM_DIED why="the VM ended before the command did (panic, or out of memory?)" ;;
+	esac
+	if splats=$(find_splats "$console"); then
+		[[ $rc == "$VM_TIMED_OUT" || $rc == "$VM_DIED" ]] || rc=$VM_SPLAT
+		why="the kernel complained${why:+; $why}:
+$(head -n 5 <<<"$splats")"
+	fi
+	if [[ $why ]]; then
+		{
+			say "----- the last lines of the console:"
+			tail -n 30 "$console" | tr -d '\r\000' | cut -c1-200
+			say "-----"
+			say "$why"
+			say "console: $console"
+			say "command: $command"
+		} >&2
+	fi
+	return "$rc"
+}

@@ -11,9 +11,7 @@
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# shellcheck source=harness/base.env
-. "$HARNESS/base.env"
-VERSION=$BASE_VERSION
+VERSION=7.3.4
 PACKAGE=linux-source-${VERSION%.*}
 TREE=$BUILD/linux
 APT=$CACHE/apt

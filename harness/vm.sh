@@ -1,0 +1,43 @@
+#!/bin/bash
+# vm.sh COMMAND... - boot the kernel KERNEL=base|patched CONFIG=test|bench|debug
+# with virtme-ng and run COMMAND in it as root.
+#
+# The root file system is the machine's own, read-only. Output goes to stdout, the
+# console to build/log/vm-KERNEL-CONFIG.console. IMAGE= boots another kernel,
+# VM_TIMEOUT= is in seconds, VM_MEM= in MiB, VM_CPUS= a number, VM_APPEND= goes to
+# the kernel's command line. The exit status is the command's; 124: time limit,
+# 98: the kernel complained (splats.txt), 99: the VM died.
+
+# shellcheck source=harness/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+KERNEL=${KERNEL:-patched}
+CONFIG=${CONFIG:-test}
+one_of KERNEL base patched
+one_of CONFIG test bench debug
+IMAGE=${IMAGE:-$BUILD/x86_64/$KERNEL-$CONFIG/bzImage}
+VM_TIMEOUT=${VM_TIMEOUT:-600}
+VM_MEM=${VM_MEM:-3072}
+VM_CPUS=${VM_CPUS:-2}
+[[ $# -gt 0 ]] || die "usage: vm.sh COMMAND..."
+[[ -e $IMAGE ]] || die "$IMAGE is missing; make kernel KERNEL=$KERNEL CONFIG=$CONFIG"
+"$HARNESS/deps.sh" vm
+
+console=$LOGDIR/vm-$KERNEL-$CONFIG.console
+mkdir -p "$LOGDIR"
+command="$(for var in KERNEL CONFIG IMAGE VM_TIMEOUT VM_MEM VM_CPUS ${VM_APPEND:+VM_APPEND}; do
+	printf '%s=%q ' "$var" "${!var}"
+done)$(quoted "$0" "$@")"
+
+vng=(vng --run "$IMAGE" --force-9p --user root --verbose --name vm
+	--numa "$((VM_MEM / 2))M,cpus=0-$((VM_CPUS / 2 - (VM_CPUS > 1)))"
+	--cpus "$VM_CPUS" --memory "${VM_MEM}M")
+((VM_CPUS == 1)) || vng+=(--numa "$((VM_MEM / 2))M,cpus=$((VM_CPUS / 2))-$((VM_CPUS - 1))")
+[[ $(vm_accel) == kvm ]] || vng+=(--disable-kvm --qemu-opts='-cpu max')
+[[ -z ${VM_APPEND:-} ]] || vng+=(--append "$VM_APPEND")
+vng+=(--exec "$(quoted "$@") 2>&1")
+
+# Through a pipe: QEMU truncates a file that it is given as stdout.
+rc=0
+vm_run "$VM_TIMEOUT" >(tr -d '\r' >"$console") "${vng[@]}" | cat || rc=$?
+vm_verdict "$rc" "$VM_TIMEOUT" "$console" "$command"
