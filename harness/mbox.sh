@@ -31,7 +31,8 @@ esac
 sender=
 if [[ $SIGNOFF ]]; then
 	for key in user.name user.email; do
-		value=$(git -C "$ROOT" config --get "$key") && [[ $value ]] ||
+		value=$(git -C "$ROOT" config --get "$key" || true)
+		[[ $value ]] ||
 			die "SIGNOFF=1 takes your name from git's configuration, and there is no $key: git config --global $key ..."
 		sender=${sender:+$sender <$value>}
 		sender=${sender:-$value}
@@ -47,11 +48,12 @@ clean_git init -q "$repo"
 
 # header_from NAME-AND-EMAIL: the line as git writes it, encoded where needed.
 header_from() {
-	local tree commit
+	local tree commit mail=${1##*<}
 	tree=$(clean_git --git-dir="$git_dir" mktree </dev/null)
-	commit=$(GIT_COMMITTER_DATE='0 +0000' GIT_CONFIG_GLOBAL=/dev/null git -c user.name=x -c user.email=x@x.invalid \
-		--git-dir="$git_dir" -c "author.name=${1% <*}" -c "author.email=$(sed 's/.*<\(.*\)>$/\1/' <<<"$1")" \
-		commit-tree "$tree" </dev/null)
+	commit=$(GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=${1% <*} \
+		GIT_AUTHOR_EMAIL=${mail%>} \
+		GIT_COMMITTER_NAME=$AUTHOR_NAME GIT_COMMITTER_EMAIL=$AUTHOR_EMAIL \
+		git --git-dir="$git_dir" commit-tree "$tree" </dev/null)
 	clean_git --git-dir="$git_dir" show -s --format=email "$commit" | awk '/^From: / { f = 1 } /^Date: / { exit } f'
 }
 
@@ -125,7 +127,9 @@ sign() {
 	printf '\n'
 	body=$(awk 'b { print } /^$/ { b = 1 }' "$1")
 	if [[ $2 == cover ]]; then
-		sed "s/^$AUTHOR_NAME (\([0-9]*\)):\$/${sender%% <*} (\1):/" <<<"$body"
+		awk -v author="$AUTHOR_NAME" -v sender="${sender%% <*}" '
+			index($0, author " (") == 1 { $0 = sender substr($0, length(author) + 1) }
+			{ print }' <<<"$body"
 		printf '\n'
 		return
 	fi
@@ -146,21 +150,22 @@ emit_cover() {
 	if [[ ! ${DIR:-} ]]; then
 		# git am stops at a mail without a patch, with one exception: the
 		# folder data that pine wrote into an mbox, known by its author.
+		# (And it believes an author in the text only where a --- follows.)
 		awk '!b && /^$/ { b = 1; print; print "From: Mail System Internal Data <cover-letter@example.com>"; }
 			{ print }' "$head" >"$head.am"
 		mv "$head.am" "$head"
 	fi
 	cat "$head"
+	[[ ${DIR:-} ]] || printf -- '---\n'
 	printf 'base-commit: %s\n' "$BASE_COMMIT"
 	((${#prerequisites[@]} == 0)) || printf 'prerequisite-patch-id: %s\n' "${prerequisites[@]}"
 	printf '\n'
 }
 
 emit() {
-	local number=$1 name=${2##*/}
 	if [[ ${DIR:-} ]]; then
-		mkdir -p "$DIR/${2%/*}"
-		cat >"$DIR/${2%/*}/$name"
+		mkdir -p "$DIR/${1%/*}"
+		cat >"$DIR/$1"
 	else
 		cat
 	fi
@@ -184,7 +189,7 @@ while read -r mail _; do
 	fi
 	if [[ $name != "$current" ]]; then
 		current=$name
-		emit_cover "$name" | emit 0 "$name/$COVER"
+		emit_cover "$name" | emit "$name/$COVER"
 	fi
 	whole_diff "$mail" >"$tmp/whole"
 	[[ ${SERIES:-} ]] || prerequisites+=("$(clean_git patch-id --stable <"$tmp/whole" | cut -d' ' -f1)")
@@ -193,5 +198,5 @@ while read -r mail _; do
 		sign "$tmp/fixed" patch
 		cat "$tmp/whole"
 		printf '\n'
-	} | emit 1 "$mail"
+	} | emit "$mail"
 done <<<"$lines"

@@ -146,10 +146,11 @@ explain_apply() {
 # the last one of each series. WORK is an empty scratch directory.
 declare -A ENDS
 compose() {
-	local base=$1 git_dir=$2 work=$3 line tree commit=$1 err mode blob path name mail key value
+	local base=$1 git_dir=$2 work=$3 line tree commit err mode blob path name mail key value
 	local -A info
 	local lines
 
+	commit=$(git --git-dir="$git_dir" rev-parse "$base^{commit}")
 	lines=$(series_lines)
 	new_file_states "$git_dir" "$work"
 	export GIT_INDEX_FILE=$work/index
@@ -158,6 +159,9 @@ compose() {
 	while read -r -a line; do
 		((${#line[@]})) || continue
 		mail=$SRC/series/${line[0]} name=${line[0]%/*}
+		if ! grep -q '^diff --git ' "$mail" && [[ ! -s $work/${line[0]} ]]; then
+			die "series/${line[0]} changes nothing"
+		fi
 		clean_git mailinfo -b --encoding=UTF-8 "$work/msg" "$work/patch" <"$mail" >"$work/info" ||
 			die "series/${line[0]} is not a mail that git am takes"
 		info=()
@@ -171,8 +175,6 @@ compose() {
 				die "series/${line[0]} does not apply to $(git --git-dir="$git_dir" log -1 --format='"%s"' "$base"):
 $(explain_apply "$mail" "$err")"
 			fi
-		elif [[ ! -s $work/${line[0]} ]]; then
-			die "series/${line[0]} changes nothing"
 		fi
 		while read -r mode blob path; do
 			if clean_git --git-dir="$git_dir" ls-files --error-unmatch -- "$path" &>/dev/null; then

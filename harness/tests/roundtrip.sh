@@ -223,8 +223,6 @@ g am --abort
 passes 'and works after it' run refresh
 
 # Patches vanish, change their names and places.
-GIT_SEQUENCE_EDITOR='sed -i -e /first/!b -e "/mm: first/d"' g rebase -q -i base >/dev/null 2>&1
-g rebase --abort 2>/dev/null
 GIT_SEQUENCE_EDITOR='sed -i /mm:.only.a/d' g rebase -q -i base >/dev/null 2>&1
 while [[ -e $(git -C "$L" rev-parse --absolute-git-dir)/rebase-merge ]]; do
 	g rm -q --cached mm/only.c 2>/dev/null
@@ -290,7 +288,7 @@ git -C "$LINUX" commit -q -a -m conflict
 refs=$(git -C "$LINUX" for-each-ref)
 fails 'apply to a tree that conflicts names patch, file and hunk' '0001-mm-first.patch.*mm/memory.c' \
 	bash -c "cd '$R' && harness/apply.sh 2>&1 | tr '\n' ' '; exit \${PIPESTATUS[0]}"
-passes 'the hunk is named' grep -q '@@ -7,' "$TMP/out"
+passes 'the hunk is named' grep -q '@@ -7,' "$TMP/said"
 same 'nothing is left in the tree' "$refs$(printf '\n1')" "$(git -C "$LINUX" for-each-ref)
 $(git -C "$LINUX" worktree list | wc -l)"
 same 'nor in build/' '' "$(find "$R/build" -mindepth 1 -maxdepth 1 ! -name linux ! -name lock ! -name log)"

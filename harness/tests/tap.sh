@@ -2,6 +2,7 @@
 # tap.sh - for the tests of the harness: results as KTAP. Source it.
 
 set -uo pipefail
+# shellcheck disable=SC2034 # the tests use it
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 TMP=$(mktemp -d)
 trap 'rm -rf "$TMP"' EXIT
@@ -14,7 +15,7 @@ result() {
 		echo "ok $count $2"
 	else
 		failed=$((failed + 1))
-		[[ ! -s $TMP/out ]] || sed 's/^/# /' "$TMP/out"
+		[[ ! -s $TMP/out ]] || awk '{ print "# " $0 }' "$TMP/out"
 		echo "not ok $count $2"
 	fi
 }
@@ -31,6 +32,7 @@ fails() {
 	local rc=0
 	"${@:3}" >"$TMP/out" 2>&1 </dev/null && rc=1
 	grep -qE -- "$2" "$TMP/out" || rc=1
+	cp "$TMP/out" "$TMP/said"
 	result "$rc" "$1"
 }
 
