@@ -106,6 +106,9 @@ import_deb() {
 	tar=$(ls "$tmp"/deb/usr/src/linux-source-*.tar.*)
 	run_logged unpack-source tar -C "$tmp/linux" --strip-components=1 -xf "$tar"
 	rm -rf "$tmp/deb"
+	# Debian's addition ignores all new files, so that git add would silently
+	# leave out what a series adds.
+	sed -zi 's/\n*#\n# Debian packaging.*/\n/' "$tmp/linux/.gitignore"
 	(
 		cd "$tmp/linux" || exit
 		git init -q -b base-deb --object-format=sha1
