@@ -1,7 +1,8 @@
 #!/bin/bash
 # source.sh - make build/linux, a git tree in which the tag `base` is the kernel
 # that the series are for.
-# source.sh PACKAGE... - only fetch these packages into build/cache.
+# source.sh PACKAGE[:arm64]... - only fetch these packages into build/cache; those
+# for arm64 are of the machine's own release.
 #
 # The kernel is Debian's linux-source package of trixie-backports. apt fetches
 # and verifies it with a private configuration: the mirror is the one which the
@@ -21,16 +22,17 @@ export GIT_AUTHOR_NAME='Linux' GIT_AUTHOR_EMAIL='linux@base.invalid'
 export GIT_COMMITTER_NAME='Linux' GIT_COMMITTER_EMAIL='linux@base.invalid'
 export GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
 
+# shellcheck source=/dev/null
+codename() { (. /etc/os-release && echo "${VERSION_CODENAME:-sid}"); }
+
 mirror() {
-	local uri suite codename suites
+	local uri suite suites
 
 	if [[ ${DEBIAN_MIRROR:-} ]]; then
 		say "$DEBIAN_MIRROR"
 		return
 	fi
-	# shellcheck source=/dev/null
-	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-sid}")
-	suites=" $codename oldoldstable oldstable stable testing unstable sid trixie "
+	suites=" $(codename) oldoldstable oldstable stable testing unstable sid trixie "
 	# shellcheck disable=SC2016
 	while IFS='|' read -r uri suite; do
 		if [[ $suites == *" $suite "* ]]; then
@@ -48,9 +50,14 @@ apt_conf() {
 	uri=$(mirror)
 	mkdir -p "$APT/lists/partial" "$APT/archives/partial" "$APT/empty"
 	: >"$APT/status"
-	for suite in trixie trixie-backports; do
-		say "deb [signed-by=$key] $uri $suite main"
-	done | put_file "$APT/sources.list"
+	{
+		for suite in trixie trixie-backports; do
+			say "deb [arch=$(dpkg --print-architecture) signed-by=$key] $uri $suite main"
+		done
+		if [[ ${1:-} == arm64 ]]; then
+			say "deb [arch=arm64 signed-by=$key] $uri $(codename) main"
+		fi
+	} | put_file "$APT/sources.list"
 	put_file "$APT/apt.conf" <<-CONF
 		Dir::State "$APT";
 		Dir::State::lists "$APT/lists";
@@ -60,24 +67,26 @@ apt_conf() {
 		Dir::Etc::sourceparts "$APT/empty";
 		Dir::Etc::preferences "$APT/none";
 		Dir::Etc::preferencesparts "$APT/empty";
+		APT::Architectures { "$(dpkg --print-architecture)"; "arm64"; };
 		APT::Sandbox::User "";
 	CONF
 }
 
 apt_private() { "$1" -c "$APT/apt.conf" "${@:2}"; }
 
-# fetch PACKAGE[=VERSION] VERSION: into build/cache, there only when apt has
+# fetch PACKAGE[:ARCH][=VERSION]: into build/cache, there only when apt has
 # verified all of it.
 fetch() {
-	local tmp=$CACHE/download.tmp
+	local tmp=$CACHE/download.tmp name=${1%%[=:]*} deb
 
 	need_space "$CACHE" 400
 	rm -rf "$tmp"
 	mkdir -p "$tmp"
-	(cd "$tmp" && run_logged "fetch-${1%%=*}" apt-get -c "$APT/apt.conf" download "$1")
-	sync "$tmp"/*.deb
-	rm -f "$CACHE/${1%%=*}"_*.deb
-	mv "$tmp"/*.deb "$CACHE/"
+	(cd "$tmp" && run_logged "fetch-$name" apt-get -c "$APT/apt.conf" download "$1")
+	deb=$(echo "$tmp"/*.deb)
+	sync "$deb"
+	rm -f "$CACHE/${name}"_*_"${deb##*_}"
+	mv "$deb" "$CACHE/"
 	rmdir "$tmp"
 }
 
@@ -194,9 +203,11 @@ mkdir -p "$CACHE"
 if [[ $# -gt 0 ]]; then
 	lock fetch
 	for package; do
-		[[ -z $(find "$CACHE" -maxdepth 1 -name "${package}_*.deb") ]] || continue
+		pattern="${package%:*}_*.deb"
+		[[ $package != *:arm64 ]] || pattern="${package%:*}_*_arm64.deb"
+		[[ -z $(find "$CACHE" -maxdepth 1 -name "$pattern") ]] || continue
 		"$HARNESS/deps.sh" source
-		apt_conf
+		apt_conf "${package#*:}"
 		run_logged fetch-lists apt-get -c "$APT/apt.conf" update
 		fetch "$package"
 	done

@@ -4,7 +4,7 @@
 #
 # The root file system is the machine's own, read-only. Output goes to stdout, the
 # console to build/log/vm-KERNEL-CONFIG.console. IMAGE= boots another kernel,
-# VM_TIMEOUT= is in seconds, VM_MEM= in MiB, VM_CPUS= a number, VM_APPEND= goes to
+# VM_TIMEOUT= is in seconds, VM_MEM= in MiB, VM_CPUS= 1 or even, VM_APPEND= goes to
 # the kernel's command line. The exit status is the command's; 124: time limit,
 # 98: the kernel complained (splats.txt), 99: the VM died.
 
@@ -19,6 +19,7 @@ IMAGE=${IMAGE:-$BUILD/x86_64/$KERNEL-$CONFIG/bzImage}
 VM_TIMEOUT=${VM_TIMEOUT:-600}
 VM_MEM=${VM_MEM:-3072}
 VM_CPUS=${VM_CPUS:-2}
+[[ $VM_CPUS == 1 || $((VM_CPUS % 2)) == 0 ]] || die "VM_CPUS=$VM_CPUS: 1 or an even number"
 [[ $# -gt 0 ]] || die "usage: vm.sh COMMAND..."
 [[ -e $IMAGE ]] || die "$IMAGE is missing; make kernel KERNEL=$KERNEL CONFIG=$CONFIG"
 "$HARNESS/deps.sh" vm
@@ -29,11 +30,19 @@ command="$(for var in KERNEL CONFIG IMAGE VM_TIMEOUT VM_MEM VM_CPUS ${VM_APPEND:
 	printf '%s=%q ' "$var" "${!var}"
 done)$(quoted "$0" "$@")"
 
-vng=(vng --run "$IMAGE" --force-9p --user root --verbose --name vm
-	--numa "$((VM_MEM / 2))M,cpus=0-$((VM_CPUS / 2 - (VM_CPUS > 1)))"
-	--cpus "$VM_CPUS" --memory "${VM_MEM}M")
-((VM_CPUS == 1)) || vng+=(--numa "$((VM_MEM / 2))M,cpus=$((VM_CPUS / 2))-$((VM_CPUS - 1))")
-[[ $(vm_accel) == kvm ]] || vng+=(--disable-kvm --qemu-opts='-cpu max')
+vng=(vng --run "$IMAGE" --force-9p --user root --verbose --name vm --memory "${VM_MEM}M")
+# Two nodes need two sockets, else the kernel complains about the topology.
+opts=
+if ((VM_CPUS > 1)); then
+	half=$((VM_CPUS / 2))
+	vng+=(--numa "$((VM_MEM / 2))M,cpus=0-$((half - 1))" --numa "$((VM_MEM / 2))M,cpus=$half-$((VM_CPUS - 1))")
+	opts="-smp $VM_CPUS,sockets=2,cores=$half,threads=1"
+fi
+vng+=(--cpus "$VM_CPUS")
+[[ $(vm_accel) == kvm ]] || { vng+=(--disable-kvm); opts+=" -cpu max"; }
+vng+=(--qemu-opts="$opts")
+# Nothing on the host changes below the guest's feet: cache what it reads.
+vng+=(--append "rootflags=version=9p2000.L,trans=virtio,access=any,cache=loose")
 [[ -z ${VM_APPEND:-} ]] || vng+=(--append "$VM_APPEND")
 vng+=(--exec "$(quoted "$@") 2>&1")
 
