@@ -23,7 +23,6 @@ git check-ref-format "refs/heads/$BRANCH" || die "BRANCH=$BRANCH: not a name for
 	die "$LINUX has a branch $BRANCH already: remove it (git -C $LINUX branch -D $BRANCH), or give another name with BRANCH="
 
 mkdir -p "$BUILD"
-need_space "$BUILD" 2500
 tmp=$(mktemp -d "$BUILD/apply.XXXXXX")
 cleanup() {
 	git -C "$LINUX" worktree remove --force "$tmp/linux" 2>/dev/null || true
@@ -35,7 +34,20 @@ trap 'exit 1' INT TERM HUP
 
 # With DIR, the mails are without what lets git am pass over the cover letters.
 DIR=$tmp/mails "$HARNESS/mbox.sh"
-git -C "$LINUX" worktree add -q --detach "$tmp/linux" HEAD || die "cannot make a worktree of $LINUX"
+git -C "$LINUX" worktree add -q --detach --no-checkout "$tmp/linux" HEAD || die "cannot make a worktree of $LINUX"
+# Only the files of the patches are checked out, not 90,000.
+sed -n 's,^diff --git a/.* b/,,p' "$tmp/mails"/*/*.patch | sort -u >"$tmp/files"
+(
+	cd "$tmp/linux"
+	git reset -q --mixed HEAD >/dev/null
+	git ls-files -z | git update-index -z --skip-worktree --stdin
+	xargs -d '\n' git ls-files -z -- <"$tmp/files"
+) >"$tmp/present"
+(
+	cd "$tmp/linux"
+	git update-index -z --no-skip-worktree --stdin <"$tmp/present"
+	git checkout-index -q -u -z --stdin <"$tmp/present"
+)
 export GIT_COMMITTER_NAME=${GIT_COMMITTER_NAME:-$(git -C "$LINUX" config user.name || say "$AUTHOR_NAME")}
 export GIT_COMMITTER_EMAIL=${GIT_COMMITTER_EMAIL:-$(git -C "$LINUX" config user.email || say "$AUTHOR_EMAIL")}
 
