@@ -2,7 +2,8 @@
 # selftests.sh - build the mm selftests of the patched tree for ARCH=x86_64|arm64
 # into build/ARCH/kselftest/mm. The same programs run on the base kernel.
 #
-# For arm64 they are linked statically: they run in an initramfs.
+# What runs in an initramfs is linked statically: all for arm64, and with PROGRAM=
+# that one program, into build/ARCH/kselftest-static/mm.
 
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -19,12 +20,21 @@ src=$BUILD/linux
 mm=$src/tools/testing/selftests/mm
 headers=$src/.build-$ARCH-headers
 out=$BUILD/$ARCH/kselftest/mm
+name=selftests-$ARCH
+goal=all
+if [[ ${PROGRAM:-} ]]; then
+	out=$BUILD/$ARCH/kselftest-static/mm
+	name=$PROGRAM-$ARCH
+	goal=$out/$PROGRAM
+	[[ -e $mm/$PROGRAM.c ]] || die "PROGRAM=$PROGRAM: no such selftest of mm"
+fi
 need_space "$BUILD" 500
 use_ccache
 
 karch=$ARCH
 [[ $ARCH == arm64 ]] || karch=x86
 make=(make "ARCH=$ARCH" "CC=ccache gcc")
+[[ ! ${PROGRAM:-} ]] || make+=(USERLDFLAGS=-static)
 if [[ $ARCH == arm64 ]]; then
 	"$HARNESS/deps.sh" arm64
 	"$HARNESS/arm64.sh" libs
@@ -37,6 +47,6 @@ fi
 begin_build "$out"
 mkdir -p "$headers"
 run_logged "headers-$ARCH" make -C "$src" "O=$headers" "ARCH=$karch" headers
-run_logged "selftests-$ARCH" "${make[@]}" -C "$mm" "-j$JOBS" \
-	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" all
-cp -p "$mm"/*.sh "$mm/settings" "$out/"
+run_logged "$name" "${make[@]}" -C "$mm" "-j$JOBS" \
+	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" "$goal"
+[[ ${PROGRAM:-} ]] || cp -p "$mm"/*.sh "$mm/settings" "$out/"

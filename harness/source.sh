@@ -12,7 +12,9 @@
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-VERSION=7.3.4
+# shellcheck source=harness/base.env
+. "$HARNESS/base.env"
+VERSION=$BASE_VERSION
 PACKAGE=linux-source-${VERSION%.*}
 TREE=$BUILD/linux
 APT=$CACHE/apt

@@ -1,6 +1,6 @@
 #!/bin/bash
-# vm.sh COMMAND... - boot the kernel KERNEL=base|patched CONFIG=test|bench|debug
-# with virtme-ng and run COMMAND in it as root.
+# vm.sh [COMMAND...] - boot the kernel KERNEL=base|patched CONFIG=test|bench|debug
+# with virtme-ng and run COMMAND in it as root; without one, a shell.
 #
 # The root file system is the machine's own, read-only. Output goes to stdout, the
 # console to build/log/vm-KERNEL-CONFIG.console. IMAGE= boots another kernel,
@@ -20,7 +20,7 @@ VM_TIMEOUT=${VM_TIMEOUT:-600}
 VM_MEM=${VM_MEM:-3072}
 VM_CPUS=${VM_CPUS:-2}
 [[ $VM_CPUS == 1 || $((VM_CPUS % 2)) == 0 ]] || die "VM_CPUS=$VM_CPUS: 1 or an even number"
-[[ $# -gt 0 ]] || die "usage: vm.sh COMMAND..."
+[[ $# -gt 0 || -t 0 ]] || die "usage: vm.sh COMMAND... (a shell needs a terminal)"
 [[ -e $IMAGE ]] || die "$IMAGE is missing; make kernel KERNEL=$KERNEL CONFIG=$CONFIG"
 "$HARNESS/deps.sh" vm
 
@@ -30,7 +30,7 @@ command="$(for var in KERNEL CONFIG IMAGE VM_TIMEOUT VM_MEM VM_CPUS ${VM_APPEND:
 	printf '%s=%q ' "$var" "${!var}"
 done)$(quoted "$0" "$@")"
 
-vng=(vng --run "$IMAGE" --force-9p --user root --verbose --name vm --memory "${VM_MEM}M")
+vng=(vng --run "$IMAGE" --force-9p --user root --name vm --memory "${VM_MEM}M")
 # Two nodes need two sockets, else the kernel complains about the topology.
 opts=
 if ((VM_CPUS > 1)); then
@@ -44,7 +44,8 @@ vng+=(--qemu-opts="$opts")
 # Nothing on the host changes below the guest's feet: cache what it reads.
 vng+=(--append "rootflags=version=9p2000.L,trans=virtio,access=any,cache=loose")
 [[ -z ${VM_APPEND:-} ]] || vng+=(--append "$VM_APPEND")
-vng+=(--exec "$(quoted "$@") 2>&1")
+[[ $# -gt 0 ]] || exec "${vng[@]}"
+vng+=(--verbose --exec "$(quoted "$@") 2>&1")
 
 # Through a pipe: QEMU truncates a file that it is given as stdout.
 rc=0
