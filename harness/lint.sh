@@ -1,0 +1,222 @@
+#!/bin/bash
+# lint.sh - make lint: what can be checked in less than a minute, without
+# building a kernel. The results are build/report/lint.ktap.
+#
+# Without build/linux (make tree fetches it) the checks that need the kernel's
+# scripts are skipped, with a notice.
+
+# shellcheck source=harness/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=harness/series.sh
+. "$HARNESS/series.sh"
+no_args "$@"
+"$HARNESS/deps.sh" lint
+cd "$ROOT"
+mkdir -p "$REPORT"
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir "$tmp/results"
+
+# report NAME <what is wrong: no line means that all is well.
+report() {
+	local out
+	out=$(cat)
+	if [[ $out ]]; then
+		awk '{ print "# " $0 }' <<<"$out"
+		say "not ok $1"
+	else
+		say "ok $1"
+	fi
+}
+skip() { say "ok $1 # SKIP $2"; }
+
+# What a mail has to have, after what send-email and the list expect.
+check_mail() {
+	local mail=$1 n=$2 total=$3 header body cover=
+	[[ $n != 0 ]] || cover=1
+	header=$(awk '/^$/ { exit } { print }' "$mail")
+	body=$(awk 'b && /^---$/ { exit } b { print } /^$/ { b = 1 }' "$mail")
+	grep -qxF "From: $AUTHOR" <<<"$header" || say "From: is not the placeholder $AUTHOR (make refresh)"
+	grep -q '^Date: .*[0-9]' <<<"$header" || say "no Date:"
+	grep -qE "^Subject: \[([A-Z0-9 -]+ )?PATCH( [A-Za-z0-9-]+)* 0*$n/$total\] " <<<"$header" ||
+		say "Subject: does not begin with [PATCH $n/$total] or [RFC PATCH v2 $n/$total] (make refresh)"
+	! grep -qE '\*\*\* (SUBJECT|BLURB) HERE' "$mail" || say "the text is still to be written"
+	! grep -qiE '^(Signed-off-by|Tested-by|Reviewed-by|Acked-by):' <<<"$body" ||
+		say "has a tag that only a person can give (Signed-off-by comes from SIGNOFF=1)"
+	[[ $(grep -cvE '^$|^[A-Z][a-z]+(-[a-z]+)*: |^Link:' <<<"$body") -ge 2 ]] ||
+		say "the changelog is empty"
+	if [[ $cover ]]; then
+		grep -qE '^base-commit: ([0-9a-f]{40}|v[0-9.]+)$' "$mail" || say "no base-commit:"
+		return
+	fi
+	grep -qE '^Assisted-by: LLM( |$)' <<<"$body" || say "no Assisted-by: LLM"
+	awk '/^---$/ { d = 1; next } /^diff --git / { exit }
+		d && NF && !/^ .*\|/ && !/^ [0-9]+ files? changed/ && !/^ (create|delete|mode|rewrite)/ {
+			print "text between --- and the diffstat, which make refresh would lose; put it into the cover letter: " $0
+			exit
+		}' "$mail"
+	! grep -q '^GIT binary patch' "$mail" || say "has a binary file"
+	git mailinfo "$tmp/msg" "$tmp/patch" <"$mail" >/dev/null 2>&1 || say "git mailinfo does not read it"
+	git apply --numstat "$tmp/patch" >/dev/null 2>"$tmp/err" || say "git apply does not read it: $(<"$tmp/err")"
+}
+
+check_mails() {
+	local name n total patch
+	if [[ ! $(series_names) ]]; then
+		report 'series/' <<<'no series'
+		return
+	fi
+	if ! DIR=$tmp/mails "$HARNESS/mbox.sh" 2>"$tmp/err"; then
+		report 'mbox' <"$tmp/err"
+		return
+	fi
+	report 'mbox' </dev/null
+	for name in $(series_names); do
+		diff <(cut -d' ' -f1 "series/$name/series") \
+			<(cd "series/$name" && find . -name '*.patch' ! -name "$COVER" -printf '%P\n' | LC_ALL=C sort) 2>&1 |
+			sed -n 's/^[<>] //p' | sed 's/$/: in only one of the list and the directory/' |
+			report "series/$name/series lists all patches"
+		total=$(wc -l <"series/$name/series")
+		n=0
+		for patch in "$tmp/mails/$name"/*.patch; do
+			check_mail "$patch" "$n" "$total" | report "mail $name/${patch##*/}"
+			n=$((n + 1))
+		done
+	done
+}
+
+# checkpatch_all: its findings less those in checkpatch.ok, where each has its reason.
+checkpatch() {
+	(cd "$TREE" && perl scripts/checkpatch.pl --strict --codespell --no-signoff --no-summary --terse --show-types "${@:2}" "$1" 2>&1) |
+		sed "s,^$tmp/,,; s,^mails/,,; s,^new/,," || true
+}
+
+check_checkpatch() {
+	local file found used=$tmp/used
+	: >"$used"
+	while read -r file; do
+		if [[ $file == "$tmp/mails/"* ]]; then
+			echo "$file"
+		else
+			echo "$file -f"
+		fi
+	done <"$tmp/to-check" >"$tmp/checkpatch.args"
+	export -f checkpatch
+	export tmp TREE
+	# shellcheck disable=SC2016
+	xargs -P "$JOBS" -L 1 bash -c 'checkpatch "$@" >"$tmp/cp.$(tr / _ <<<"${1#"$tmp"/}")"' _ <"$tmp/checkpatch.args"
+	while read -r file; do
+		found=$tmp/cp.$(tr / _ <<<"${file#"$tmp"/}")
+		awk -F' *[|] *' -v used="$used" '
+			FNR == NR { if (!/^#/ && NF >= 4) { type[++n] = $1; where[n] = $2; text[n] = $3 } next }
+			{
+				for (i = 1; i <= n; i++)
+					if (index($0, ":" type[i] ":") && index($0, where[i]) && index($0, text[i])) {
+						print i >>used
+						next
+					}
+				print
+			}' "$HARNESS/checkpatch.ok" "$found" | report "checkpatch ${file#"$tmp"/*/}"
+	done <"$tmp/to-check"
+	grep -vE '^#|^$' "$HARNESS/checkpatch.ok" | awk -v used="$used" '
+		BEGIN { while ((getline i <used) > 0) seen[i] = 1 }
+		NF && !seen[++n] { print "nothing like this is found any more, remove the line: " $0 }' |
+		report 'checkpatch.ok has no stale line'
+}
+
+# What kernel-doc says of new files, and what is new in files that are touched.
+check_kernel_doc() {
+	local commit=$1 base files dir
+	base=$(git -C "$TREE" rev-parse 'base^{commit}')
+	git -C "$TREE" diff --no-renames --name-only --diff-filter=AM "$base" "$commit" -- '*.c' '*.h' >"$tmp/touched"
+	mkdir "$tmp/doc-base" "$tmp/doc-new"
+	mapfile -t files <"$tmp/touched"
+	((${#files[@]})) || return 0
+	git -C "$TREE" archive "$commit" -- "${files[@]}" | tar -xf - -C "$tmp/doc-new"
+	mapfile -t files < <(git -C "$TREE" ls-tree -r --name-only "$base" -- "${files[@]}")
+	((${#files[@]} == 0)) || git -C "$TREE" archive "$base" -- "${files[@]}" | tar -xf - -C "$tmp/doc-base"
+	for dir in doc-base doc-new; do
+		(cd "$tmp/$dir" && find . -type f | LC_ALL=C sort | xargs python3 "$TREE/scripts/kernel-doc" -none >"$tmp/$dir.out" 2>&1) || true
+		sed -E 's/:[0-9]+(:[0-9]+)?:? /: /' "$tmp/$dir.out" | grep -E '(warning|error|Warning|Error|Traceback)' |
+			LC_ALL=C sort -u >"$tmp/$dir.warnings" || true
+	done
+	comm -13 "$tmp/doc-base.warnings" "$tmp/doc-new.warnings" | report 'kernel-doc'
+}
+
+# Paths and hosts of the machine that something was written on.
+check_traces() {
+	git ls-files -z | xargs -0 grep -nIE '(^|[^A-Za-z0-9_.$}/-])/(work|home|srv|scratch|workspace)/|/tmp/[a-z]+/|[a-z0-9]\.debian\.org|[a-z0-9]\.internal\b' -- 2>/dev/null |
+		grep -v '^COPYING:\|^harness/lint.sh:' | head -n 20 | report 'no paths or hosts of one machine'
+	git ls-files -z | xargs -0 grep -nIE '[[:blank:]]+$' -- 2>/dev/null |
+		grep -vE '^(series/|results/|COPYING|[^:]*\.(patch|ktap|txt)):' | head -n 20 | report 'no blanks at the end of lines'
+}
+
+check_shell() {
+	local scripts
+	mapfile -t scripts < <(git ls-files -co --exclude-standard -- '*.sh' '*.conf' .ci/run | grep -E '^(harness|\.ci)/')
+	shellcheck -x "${scripts[@]}" 2>&1 | report "shellcheck of ${#scripts[@]} scripts" || true
+	for script in "${scripts[@]}"; do
+		[[ ! -x $script ]] || ! head -n 1 "$script" | grep -qv '^#!/bin/\(ba\)\?sh$' || say "$script: #! is neither /bin/bash nor /bin/sh"
+		[[ -x $script || $script == *.conf ]] || ! head -n 1 "$script" | grep -q '^#!' || say "$script: is not executable"
+	done | report 'scripts are executable'
+	if compgen -G 'harness/*.py' >/dev/null; then
+		python3 -m py_compile harness/*.py 2>&1 | report 'python compiles'
+		rm -rf harness/__pycache__
+	fi
+}
+
+kernel_checks() {
+	local file commit
+	if ! git -C "$TREE" rev-parse -q --verify 'base^{commit}' &>/dev/null; then
+		warn "notice: there is no build/linux: checkpatch, kernel-doc and composing are skipped (make tree fetches it)"
+		skip 'compose' 'no build/linux'
+		skip 'checkpatch' 'no build/linux'
+		skip 'kernel-doc' 'no build/linux'
+		return
+	fi
+	[[ -d $tmp/mails ]] || return 0
+	mkdir "$tmp/compose"
+	if (compose base "$(git -C "$TREE" rev-parse --absolute-git-dir)" "$tmp/compose" && say "$COMPOSED" >"$tmp/composed") 2>"$tmp/err"; then
+		report 'compose' </dev/null
+	else
+		report 'compose' <"$tmp/err"
+		return
+	fi
+	commit=$(<"$tmp/composed")
+	find "$tmp/mails" -name '*.patch' ! -name "$COVER" | LC_ALL=C sort >"$tmp/to-check"
+	mkdir "$tmp/new"
+	for file in $(series_lines | cut -d' ' -f2-); do
+		mkdir -p "$tmp/new/$(dirname "$file")"
+		cp "$ROOT/$file" "$tmp/new/$file"
+		[[ $file != *.[ch] && $file != *.sh && $file != *.rst ]] || echo "$tmp/new/$file"
+	done >>"$tmp/to-check"
+	check_checkpatch
+	check_kernel_doc "$commit"
+}
+
+# The tests of the harness take a while, so they run beside the rest.
+for script in "$HARNESS"/tests/*.sh; do
+	[[ -x $script ]] || continue
+	name=$(basename "$script" .sh)
+	("$script" >"$tmp/results/$name" 2>&1 || say "not ok $name: ended with an error" >"$tmp/results/$name.rc") &
+done
+
+{
+	say "TAP version 13"
+	check_mails
+	check_shell
+	check_traces
+	kernel_checks
+	wait
+	for script in "$HARNESS"/tests/*.sh; do
+		[[ -x $script ]] || continue
+		name=$(basename "$script" .sh)
+		sed -E "s/^((not )?ok) [0-9]+ (.*)/\1 $name: \3/; /^(TAP|1\.\.)/d; /^(#|(not )?ok)/!s/^/# /" "$tmp/results/$name"
+		[[ ! -e $tmp/results/$name.rc ]] || grep -q '^not ok' "$tmp/results/$name" || cat "$tmp/results/$name.rc"
+	done
+} 2>&1 | awk '
+	/^(ok|not ok) / { sub(/ok /, "ok " ++n " ") }
+	{ print; fflush() }
+	END { print "1.." n }' | tee "$tmp/lint.ktap" | { grep -E '^(#|not ok|ok .*# SKIP|notice)' || true; }
+put_file "$REPORT/lint.ktap" <"$tmp/lint.ktap"
+"$HARNESS/report.py" count "$REPORT/lint.ktap"
