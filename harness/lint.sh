@@ -87,7 +87,8 @@ check_mails() {
 
 # checkpatch_all: its findings less those in checkpatch.ok, where each has its reason.
 checkpatch() {
-	(cd "$TREE" && perl scripts/checkpatch.pl --strict --codespell --no-signoff --no-summary --terse --show-types "${@:2}" "$1" 2>&1) |
+	# Debian's python has the modules that checkpatch's helpers import.
+	(cd "$TREE" && PATH=/usr/bin:$PATH perl scripts/checkpatch.pl --strict --codespell --no-signoff --no-summary --terse --show-types "${@:2}" "$1" 2>&1) |
 		sed "s,^$tmp/,,; s,^mails/,,; s,^new/,," || true
 }
 
@@ -194,15 +195,17 @@ kernel_checks() {
 	check_kernel_doc "$commit"
 }
 
-# The tests of the harness take a while, so they run beside the rest.
-for script in "$HARNESS"/tests/*.sh; do
-	[[ -x $script ]] || continue
-	name=$(basename "$script" .sh)
-	("$script" >"$tmp/results/$name" 2>&1 || say "not ok $name: ended with an error" >"$tmp/results/$name.rc") &
-done
+# From here on a command that fails is a result.
+set +eo pipefail
 
 {
 	say "TAP version 13"
+	# The tests of the harness take a while, so they run beside the rest.
+	for script in "$HARNESS"/tests/*.sh; do
+		[[ -x $script ]] || continue
+		name=$(basename "$script" .sh)
+		("$script" >"$tmp/results/$name" 2>&1 || say "not ok $name: ended with an error" >"$tmp/results/$name.rc") &
+	done
 	check_mails
 	check_shell
 	check_traces
@@ -218,5 +221,6 @@ done
 	/^(ok|not ok) / { sub(/ok /, "ok " ++n " ") }
 	{ print; fflush() }
 	END { print "1.." n }' | tee "$tmp/lint.ktap" | { grep -E '^(#|not ok|ok .*# SKIP|notice)' || true; }
+set -eo pipefail
 put_file "$REPORT/lint.ktap" <"$tmp/lint.ktap"
 "$HARNESS/report.py" count "$REPORT/lint.ktap"

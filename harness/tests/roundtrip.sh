@@ -135,7 +135,7 @@ git -C "$TMP/clone" checkout -q base
 passes 'git am takes it' git -C "$TMP/clone" am "$TMP/mbox"
 same 'and gives the same commits' "$want" "$(git -C "$TMP/clone" log --format='%T %s%n%b' base..HEAD)"
 git -C "$TMP/clone" checkout -q base
-(cd "$R" && SERIES=1-first harness/mbox.sh) >"$TMP/one"
+(cd "$R" && SERIES=1-first harness/mbox.sh) >"$TMP/one" 2>/dev/null
 passes 'one series alone' git -C "$TMP/clone" am "$TMP/one"
 same 'has its early version of the file' "$(g rev-parse '1-first^{tree}')" "$(git -C "$TMP/clone" rev-parse 'HEAD^{tree}')"
 # What git itself makes of the commits, but for what is meant to differ.
@@ -143,7 +143,7 @@ compare_mails() {
 	local kind=$1
 	sed -E '/^From 0+/d; /^(Date|From|MIME-Version|Content-T.*|Subject|base-commit|prerequisite-patch-id): /d' | cat -s >"$TMP/mails.$kind"
 }
-(cd "$R" && SERIES=3-third harness/mbox.sh) | awk '/^From 0/ { n++ } n > 1' | compare_mails ours
+(cd "$R" && SERIES=3-third harness/mbox.sh 2>/dev/null) | awk '/^From 0/ { n++ } n > 1' | compare_mails ours
 git -C "$L" -c core.abbrev=12 -c diff.algorithm=histogram format-patch -q --stdout --no-signature --no-renames --binary --zero-commit \
 	2-second..3-third | compare_mails git
 same 'the mails are what git format-patch writes' "$(<"$TMP/mails.git")" "$(<"$TMP/mails.ours")"
@@ -151,7 +151,7 @@ fails 'an unknown SERIES is refused' 'choose from|unknown' env SERIES=9-none bas
 fails 'SIGNOFF=1 needs an identity' 'user.name' env SIGNOFF=1 bash -c "cd '$R' && harness/mbox.sh"
 git -C "$R" config user.name 'Jane Döe'
 git -C "$R" config user.email jane@example.org
-(cd "$R" && SIGNOFF=1 harness/mbox.sh) >"$TMP/signed"
+(cd "$R" && SIGNOFF=1 harness/mbox.sh) >"$TMP/signed" 2>/dev/null
 git -C "$TMP/clone" checkout -q base
 passes 'git am takes signed mails' git -C "$TMP/clone" am "$TMP/signed"
 same 'their author is the sender' 'Jane Döe <jane@example.org>' "$(git -C "$TMP/clone" log -1 --format='%an <%ae>')"
