@@ -18,7 +18,7 @@ packages() {
 	arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm cpio ;;
 	bench) echo qemu-system-x86 busybox-static cpio jq gnuplot-nox ;;
 	kunit) echo gcc make libc6-dev flex bison bc perl python3 git ;;
-	send) echo git git-email b4 ;;
+	send) echo git git-email libmailtools-perl ;;
 	*) die "$1: unknown group; choose from: source build vm lint arm64 bench kunit send" ;;
 	esac
 }
