@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include <kunit/test.h>
+
+#include "../cow_policy.h"
+
+#define BLOCK	((unsigned int)COW_BLOCK_PTES)
+#define WIDEST	((unsigned int)COW_WINDOW_PTES)
+#define ALL	((unsigned int)PTRS_PER_PTE)
+
+/* A page table: which PTEs are writable, and how often the policy looked. */
+struct table {
+	bool *writable;
+	unsigned int looks;
+	struct cow_range folio;
+	struct kunit *test;
+};
+
+static bool look(const void *ctx, unsigned int idx)
+{
+	struct table *t = (struct table *)ctx;
+
+	/* Other PTEs may belong to another VMA or page table. */
+	KUNIT_EXPECT_GE(t->test, idx, t->folio.start);
+	KUNIT_EXPECT_LT(t->test, idx, t->folio.end);
+	t->looks++;
+	return t->writable[idx];
+}
+
+static struct table *new_table(struct kunit *test, unsigned int start, unsigned int end)
+{
+	struct table *t = kunit_kzalloc(test, sizeof(*t), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, t);
+	t->writable = kunit_kcalloc(test, ALL, sizeof(bool), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, t->writable);
+	t->folio = (struct cow_range) { start, end };
+	t->test = test;
+	return t;
+}
+
+/* What do_wp_page() does with the answer. */
+static struct cow_window fault(struct table *t, enum cow_reuse policy, unsigned int idx)
+{
+	struct cow_window w = cow_reuse_window(policy, t->folio, idx, look, t);
+
+	KUNIT_EXPECT_LE(t->test, w.range.start, idx);
+	KUNIT_EXPECT_GT(t->test, w.range.end, idx);
+	KUNIT_EXPECT_GE(t->test, w.range.start, t->folio.start);
+	KUNIT_EXPECT_LE(t->test, w.range.end, t->folio.end);
+	KUNIT_EXPECT_LE(t->test, w.range.end - w.range.start, WIDEST);
+	for (unsigned int i = w.range.start; i < w.range.end; i++)
+		t->writable[i] = true;
+	return w;
+}
+
+static void expect_window(struct kunit *test, struct cow_window w,
+		unsigned int start, unsigned int end, enum cow_reason reason)
+{
+	KUNIT_EXPECT_EQ(test, w.range.start, start);
+	KUNIT_EXPECT_EQ(test, w.range.end, end);
+	KUNIT_EXPECT_EQ(test, w.reason, reason);
+}
+
+static void block_is_aligned(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	expect_window(test, fault(t, COW_REUSE_BLOCK, 0), 0, BLOCK, COW_REASON_BLOCK);
+	expect_window(test, fault(t, COW_REUSE_BLOCK, 3 * BLOCK - 1),
+		      2 * BLOCK, 3 * BLOCK, COW_REASON_BLOCK);
+	expect_window(test, fault(t, COW_REUSE_BLOCK, ALL - 1),
+		      ALL - BLOCK, ALL, COW_REASON_BLOCK);
+}
+
+static void block_ignores_evidence(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable, true, BLOCK);
+	expect_window(test, fault(t, COW_REUSE_BLOCK, BLOCK),
+		      BLOCK, 2 * BLOCK, COW_REASON_BLOCK);
+	KUNIT_EXPECT_EQ(test, t->looks, 0);
+}
+
+static void block_stays_in_folio(struct kunit *test)
+{
+	const unsigned int start = BLOCK + BLOCK / 2, end = start + 2;
+	struct table *t;
+
+	if (BLOCK < 4)
+		kunit_skip(test, "a block of less than four PTEs");
+
+	t = new_table(test, start, end);
+	expect_window(test, fault(t, COW_REUSE_RUN, start), start, end, COW_REASON_BLOCK);
+	/* The folio is in one block: there is nothing to look at. */
+	KUNIT_EXPECT_EQ(test, t->looks, 0);
+}
+
+static void single_pte(struct kunit *test)
+{
+	struct table *t = new_table(test, 7, 8);
+
+	expect_window(test, fault(t, COW_REUSE_RUN, 7), 7, 8, COW_REASON_BLOCK);
+}
+
+static void run_behind_opens_twice_ahead(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable, true, BLOCK);
+	expect_window(test, fault(t, COW_REUSE_RUN, BLOCK),
+		      BLOCK, min(4 * BLOCK, ALL), COW_REASON_RUN);
+}
+
+static void run_ahead_opens_twice_behind(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	if (ALL < 8 * BLOCK)
+		kunit_skip(test, "a page table of less than eight blocks");
+
+	memset(t->writable + 7 * BLOCK, true, BLOCK);
+	expect_window(test, fault(t, COW_REUSE_RUN, 7 * BLOCK - 1),
+		      4 * BLOCK, 7 * BLOCK, COW_REASON_RUN);
+}
+
+/* The PTE right beside the block decides, not one farther away. */
+static void gap_ends_run(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	if (ALL < 8 * BLOCK)
+		kunit_skip(test, "a page table of less than eight blocks");
+
+	memset(t->writable, true, 2 * BLOCK - 1);
+	expect_window(test, fault(t, COW_REUSE_RUN, 2 * BLOCK),
+		      2 * BLOCK, 3 * BLOCK, COW_REASON_BLOCK);
+}
+
+static void window_stays_in_folio(struct kunit *test)
+{
+	const unsigned int end = min(2 * BLOCK + 1, ALL);
+	struct table *t = new_table(test, 0, end);
+
+	if (end <= 2 * BLOCK)
+		kunit_skip(test, "a page table of less than three blocks");
+
+	memset(t->writable, true, BLOCK);
+	expect_window(test, fault(t, COW_REUSE_RUN, BLOCK), BLOCK, end, COW_REASON_RUN);
+}
+
+static unsigned int count_faults(struct table *t, enum cow_reuse policy,
+		const unsigned int *order, unsigned int nr)
+{
+	unsigned int faults = 0;
+
+	for (unsigned int i = 0; i < nr; i++) {
+		if (t->writable[order[i]])
+			continue;
+		fault(t, policy, order[i]);
+		faults++;
+	}
+	return faults;
+}
+
+static unsigned int *new_order(struct kunit *test, bool down)
+{
+	unsigned int *order = kunit_kcalloc(test, ALL, sizeof(*order), GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, order);
+	for (unsigned int i = 0; i < ALL; i++)
+		order[i] = down ? ALL - 1 - i : i;
+	return order;
+}
+
+/* The window doubles at least, until it is as wide as it may become. */
+static void sequential_writers_take_few_faults(struct kunit *test)
+{
+	const unsigned int most = ilog2(ALL / BLOCK) + 2;
+
+	for (int down = 0; down <= 1; down++) {
+		struct table *t = new_table(test, 0, ALL);
+		unsigned int *order = new_order(test, down);
+
+		KUNIT_EXPECT_LE(test, count_faults(t, COW_REUSE_RUN, order, ALL), most);
+	}
+}
+
+/* A linear congruential generator: the same stores each time. */
+static void shuffle(unsigned int *order, unsigned int nr)
+{
+	unsigned int seed = 1;
+
+	for (unsigned int i = nr - 1; i; i--) {
+		seed = seed * 1103515245 + 12345;
+		swap(order[i], order[(seed >> 16) % (i + 1)]);
+	}
+}
+
+/* Dense writers in no order get to the whole before they touched each block. */
+static void dense_writer_takes_fewer_faults_than_blocks(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+	unsigned int *order = new_order(test, /* down = */ false);
+
+	if (ALL / BLOCK < 32)
+		kunit_skip(test, "a page table of less than 32 blocks");
+
+	shuffle(order, ALL);
+	KUNIT_EXPECT_LE(test, count_faults(t, COW_REUSE_RUN, order, ALL),
+			ALL / BLOCK * 3 / 4);
+}
+
+static void scattered_stores_stay_in_their_blocks(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+	unsigned int i;
+
+	/* Every fourth block: none has a neighbour, a quarter is writable. */
+	for (i = 0; i < ALL / BLOCK; i += 4)
+		expect_window(test, fault(t, COW_REUSE_RUN, i * BLOCK + BLOCK / 2),
+			      i * BLOCK, (i + 1) * BLOCK, COW_REASON_BLOCK);
+}
+
+/* The cost of the evidence, where there is none. */
+static void looks_are_bounded(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	fault(t, COW_REUSE_RUN, ALL / 2);
+	KUNIT_EXPECT_LE(test, t->looks, 2 + 3);
+}
+
+static void small_folios_are_not_sampled(struct kunit *test)
+{
+	struct table *t;
+
+	if (ALL < 4 * BLOCK)
+		kunit_skip(test, "a page table of less than four blocks");
+
+	t = new_table(test, BLOCK, 4 * BLOCK);
+	fault(t, COW_REUSE_RUN, 2 * BLOCK);
+	KUNIT_EXPECT_EQ(test, t->looks, 2);
+}
+
+static struct kunit_case cow_policy_test_cases[] = {
+	KUNIT_CASE(block_is_aligned),
+	KUNIT_CASE(block_ignores_evidence),
+	KUNIT_CASE(block_stays_in_folio),
+	KUNIT_CASE(single_pte),
+	KUNIT_CASE(run_behind_opens_twice_ahead),
+	KUNIT_CASE(run_ahead_opens_twice_behind),
+	KUNIT_CASE(gap_ends_run),
+	KUNIT_CASE(window_stays_in_folio),
+	KUNIT_CASE(sequential_writers_take_few_faults),
+	KUNIT_CASE(dense_writer_takes_fewer_faults_than_blocks),
+	KUNIT_CASE(scattered_stores_stay_in_their_blocks),
+	KUNIT_CASE(looks_are_bounded),
+	KUNIT_CASE(small_folios_are_not_sampled),
+	{}
+};
+
+static struct kunit_suite cow_policy_test_suite = {
+	.name = "cow_policy",
+	.test_cases = cow_policy_test_cases,
+};
+kunit_test_suite(cow_policy_test_suite);
+
+MODULE_DESCRIPTION("Tests for the policy of copy-on-write faults");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the write faults after fork() cost.
+ *
+ * Maps 32 MiB in folios of one size, forks, lets the child exit ("reuse") or
+ * keeps it alive ("copy"), and stores to some of the pages.  Reports the cost
+ * of all stores, the distribution of the cost of the stores that faulted, and
+ * the memory that the stores used up.  One JSON object a line and measurement.
+ *
+ * The unit is whatever CLOCK_MONOTONIC counts: nanoseconds, or, with -i, guest
+ * instructions under "qemu -icount shift=0,sleep=off".
+ *
+ * Not run by run_vmtests.sh: it measures and cannot fail but for its setup.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kselftest.h"
+#include "hugepage_settings.h"
+#include "vm_util.h"
+
+#define AREA_SIZE	(32UL << 20)
+#define MAX_PAGES	(AREA_SIZE / 4096)
+#define MAX_ROUNDS	99
+
+enum mode { MODE_REUSE, MODE_COPY, NR_MODES };
+
+static const char * const mode_names[] = { "reuse", "copy" };
+
+struct pattern {
+	const char *name;
+	unsigned long every;	/* stores "nr" times in so many bytes */
+	unsigned int nr;	/* 0: to each page */
+	bool random;
+	bool fill;		/* memset() instead of single stores */
+};
+
+static const struct pattern patterns[] = {
+	{ .name = "seq" },
+	{ .name = "random", .random = true },
+	{ .name = "memset", .fill = true },
+	{ .name = "1per64k", .every = 64UL << 10, .nr = 1 },
+	{ .name = "1per2m", .every = 2UL << 20, .nr = 1, .random = true },
+	{ .name = "2per2m", .every = 2UL << 20, .nr = 2, .random = true },
+	{ .name = "4per2m", .every = 2UL << 20, .nr = 4, .random = true },
+	{ .name = "8per2m", .every = 2UL << 20, .nr = 8, .random = true },
+	{ .name = "16per2m", .every = 2UL << 20, .nr = 16, .random = true },
+};
+
+static const unsigned int sizes_kb[] = { 4, 16, 64, 1024, 2048 };
+
+/* What one run over the area found. */
+struct sample {
+	unsigned long faults;
+	uint64_t total;
+	uint64_t p50, p99, max;
+	long used_kb;
+};
+
+static struct {
+	const char *kernel;
+	const char *mode;
+	const char *pattern;
+	unsigned int size_kb;
+	unsigned int rounds;
+	bool insns;
+} opts = { .rounds = 3 };
+
+static unsigned int order[MAX_PAGES];
+static uint64_t cost[MAX_PAGES];
+static uint64_t seed;
+
+static uint64_t now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
+static unsigned long minor_faults(void)
+{
+	struct rusage ru;
+
+	getrusage(RUSAGE_SELF, &ru);
+	return ru.ru_minflt;
+}
+
+/* xorshift64: the same pages in the same order on every kernel. */
+static unsigned int next_random(unsigned int below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed % below;
+}
+
+static void shuffle(unsigned int *v, unsigned int nr)
+{
+	while (nr > 1) {
+		unsigned int j = next_random(nr--);
+		unsigned int tmp = v[nr];
+
+		v[nr] = v[j];
+		v[j] = tmp;
+	}
+}
+
+/* The pages that @pat stores to go to order[], and their number is returned. */
+static unsigned int fill_order(const struct pattern *pat)
+{
+	const unsigned int nr_pages = AREA_SIZE / psize();
+	const unsigned int group = pat->nr ? pat->every / psize() : nr_pages;
+	unsigned int picks[MAX_PAGES], nr = 0;
+
+	seed = 88172645463325252ULL;
+	for (unsigned int start = 0; start < nr_pages; start += group) {
+		for (unsigned int i = 0; i < group; i++)
+			picks[i] = start + i;
+		if (pat->random)
+			shuffle(picks, group);
+		for (unsigned int i = 0; i < (pat->nr ?: group); i++)
+			order[nr++] = picks[i];
+	}
+	if (pat->random)
+		shuffle(order, nr);
+	return nr;
+}
+
+/*
+ * Free memory of the system.  Pages on the per-CPU lists are free as well, but
+ * MemFree does not count them.
+ */
+static long free_kb(void)
+{
+	unsigned long pages = 0, nr;
+	char line[256];
+	FILE *f;
+
+	f = fopen("/proc/zoneinfo", "r");
+	if (!f)
+		ksft_exit_fail_perror("/proc/zoneinfo");
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, " nr_free_pages %lu", &nr) == 1 ||
+		    sscanf(line, " count: %lu", &nr) == 1)
+			pages += nr;
+	}
+	fclose(f);
+	return pages * (psize() >> 10);
+}
+
+static void use_folio_size(unsigned int size_kb)
+{
+	struct thp_settings settings;
+
+	thp_read_settings(&settings);
+	settings.thp_enabled = THP_MADVISE;
+	for (int i = 0; i < NR_ORDERS; i++)
+		settings.hugepages[i].enabled = THP_NEVER;
+	if (size_kb << 10 > psize())
+		settings.hugepages[sz2ord(size_kb << 10, psize())].enabled =
+			THP_ALWAYS;
+	thp_write_settings(&settings);
+}
+
+/* A PMD mapping is replaced by PTEs when a part of it gets other permissions. */
+static void map_by_ptes(char *area)
+{
+	const uint64_t pmd_size = read_pmd_pagesize();
+
+	for (unsigned long off = 0; off < AREA_SIZE; off += pmd_size) {
+		if (mprotect(area + off, psize(), PROT_READ) ||
+		    mprotect(area + off, psize(), PROT_READ | PROT_WRITE))
+			ksft_exit_fail_perror("mprotect");
+	}
+}
+
+/* Every folio of the area must have the size that the record will claim. */
+static void check_folio_size(char *area, unsigned int size_kb)
+{
+	const unsigned long size = (unsigned long)size_kb << 10;
+	int pagemap_fd = open("/proc/self/pagemap", O_RDONLY);
+	unsigned long first = 0;
+
+	if (pagemap_fd < 0)
+		ksft_exit_fail_perror("/proc/self/pagemap");
+	for (unsigned long off = 0; off < AREA_SIZE; off += psize()) {
+		unsigned long pfn = pagemap_get_pfn(pagemap_fd, area + off);
+
+		if (!(off % size)) {
+			first = pfn;
+			if (pfn % (size / psize()))
+				ksft_exit_fail_msg("folio of %u kB expected at 0x%lx\n",
+						   size_kb, off);
+		}
+		if (pfn != first + off % size / psize())
+			ksft_exit_fail_msg("folio of %u kB expected at 0x%lx\n",
+					   size_kb, off);
+	}
+	close(pagemap_fd);
+}
+
+static char *map_area(unsigned int size_kb)
+{
+	const uint64_t align = read_pmd_pagesize();
+	char *map, *area;
+
+	map = mmap(NULL, AREA_SIZE + align, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (map == MAP_FAILED)
+		ksft_exit_fail_perror("mmap");
+	area = (char *)(((uintptr_t)map + align - 1) & ~(align - 1));
+	if (area > map)
+		munmap(map, area - map);
+	munmap(area + AREA_SIZE, map + align - area);
+
+	memset(area, 1, AREA_SIZE);
+	if (size_kb << 10 == align)
+		map_by_ptes(area);
+	check_folio_size(area, size_kb);
+	return area;
+}
+
+/* The child lives until the returned descriptor is closed, or exits at once. */
+static pid_t fork_child(enum mode mode, int *live_fd)
+{
+	int fds[2];
+	char c;
+	pid_t pid;
+
+	if (pipe(fds))
+		ksft_exit_fail_perror("pipe");
+	pid = fork();
+	if (pid < 0)
+		ksft_exit_fail_perror("fork");
+	if (!pid) {
+		close(fds[1]);
+		if (mode == MODE_COPY && read(fds[0], &c, 1))
+			_exit(1);
+		_exit(0);
+	}
+	close(fds[0]);
+	*live_fd = fds[1];
+	if (mode == MODE_REUSE)
+		waitpid(pid, NULL, 0);
+	return pid;
+}
+
+static void end_child(enum mode mode, pid_t pid, int live_fd)
+{
+	close(live_fd);
+	if (mode == MODE_COPY)
+		waitpid(pid, NULL, 0);
+}
+
+static void store_all(char *area, const struct pattern *pat, unsigned int nr)
+{
+	const unsigned int shift = pshift();
+
+	if (pat->fill) {
+		memset(area, 2, AREA_SIZE);
+		return;
+	}
+	for (unsigned int i = 0; i < nr; i++)
+		*(volatile char *)(area + ((unsigned long)order[i] << shift)) = 2;
+}
+
+static int cmp_u64(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The stores one by one: the cost of those that faulted goes to @s. */
+static void time_faults(char *area, unsigned int nr, struct sample *s)
+{
+	const unsigned int shift = pshift();
+	unsigned int nr_faults = 0;
+
+	for (unsigned int i = 0; i < nr; i++) {
+		volatile char *p = area + ((unsigned long)order[i] << shift);
+		unsigned long faults = minor_faults();
+		uint64_t start = now();
+
+		*p = 3;
+		cost[nr_faults] = now() - start;
+		if (minor_faults() != faults)
+			nr_faults++;
+	}
+	if (!nr_faults)
+		return;
+	qsort(cost, nr_faults, sizeof(*cost), cmp_u64);
+	s->p50 = cost[nr_faults / 2];
+	s->p99 = cost[nr_faults * 99UL / 100];
+	s->max = cost[nr_faults - 1];
+}
+
+static void time_total(char *area, const struct pattern *pat, unsigned int nr,
+		       struct sample *s)
+{
+	long free_before = free_kb();
+	unsigned long faults = minor_faults();
+	uint64_t start = now();
+
+	store_all(area, pat, nr);
+	s->total = now() - start;
+	s->faults = minor_faults() - faults;
+	s->used_kb = free_before - free_kb();
+}
+
+static struct sample run_once(enum mode mode, unsigned int size_kb,
+			      const struct pattern *pat)
+{
+	const unsigned int nr = fill_order(pat);
+	struct sample s = {};
+
+	for (int single = 0; single <= 1; single++) {
+		char *area = map_area(size_kb);
+		int live_fd;
+		pid_t pid = fork_child(mode, &live_fd);
+
+		if (single)
+			time_faults(area, nr, &s);
+		else
+			time_total(area, pat, nr, &s);
+		end_child(mode, pid, live_fd);
+		munmap(area, AREA_SIZE);
+	}
+	return s;
+}
+
+static int cmp_sample(const void *a, const void *b)
+{
+	return cmp_u64(&((const struct sample *)a)->total,
+		       &((const struct sample *)b)->total);
+}
+
+static void print_record(enum mode mode, unsigned int size_kb,
+			 const struct pattern *pat, const struct sample *s)
+{
+	struct utsname uts;
+	bool x86;
+
+	uname(&uts);
+	x86 = !strcmp(uts.machine, "x86_64");
+	printf("{\"arch\":\"%s\",\"kernel\":\"%s\",\"mode\":\"%s\",\"size_kb\":%u,\"pattern\":\"%s\",",
+	       x86 ? "x86_64" : "arm64", opts.kernel ?: uts.release,
+	       mode_names[mode], size_kb, pat->name);
+	printf("\"pages\":%lu,\"faults\":%lu,\"insns\":%llu,",
+	       AREA_SIZE / psize(), s->faults, (unsigned long long)s->total);
+	printf("\"fault_p50\":%llu,\"fault_p99\":%llu,\"fault_max\":%llu,\"used_kb\":%ld%s}\n",
+	       (unsigned long long)s->p50, (unsigned long long)s->p99,
+	       (unsigned long long)s->max, s->used_kb,
+	       opts.insns ? "" : ",\"unit\":\"ns\"");
+	fflush(stdout);
+}
+
+/* The median of some rounds: a timer interrupt may hit one of them. */
+static void measure(enum mode mode, unsigned int size_kb,
+		    const struct pattern *pat)
+{
+	struct sample s[MAX_ROUNDS];
+
+	for (unsigned int i = 0; i < opts.rounds; i++)
+		s[i] = run_once(mode, size_kb, pat);
+	qsort(s, opts.rounds, sizeof(*s), cmp_sample);
+	print_record(mode, size_kb, pat, &s[opts.rounds / 2]);
+}
+
+static bool selected(const char *option, const char *name)
+{
+	return !option || !strcmp(option, name);
+}
+
+static void measure_size(unsigned int size_kb)
+{
+	unsigned int mode, i;
+
+	use_folio_size(size_kb);
+	for (mode = 0; mode < NR_MODES; mode++) {
+		if (!selected(opts.mode, mode_names[mode]))
+			continue;
+		for (i = 0; i < ARRAY_SIZE(patterns); i++)
+			if (selected(opts.pattern, patterns[i].name))
+				measure(mode, size_kb, &patterns[i]);
+	}
+}
+
+static bool size_supported(unsigned int size_kb)
+{
+	const unsigned long size = (unsigned long)size_kb << 10;
+
+	if (opts.size_kb && opts.size_kb != size_kb)
+		return false;
+	return size == psize() || (size > psize() && size <= read_pmd_pagesize() &&
+		(thp_supported_orders() & (1UL << sz2ord(size, psize()))));
+}
+
+static void usage(const char *prog)
+{
+	fprintf(stderr,
+		"usage: %s [-i] [-k kernel] [-m reuse|copy] [-p pattern] [-r rounds] [-s size_kb]\n"
+		"  -i  CLOCK_MONOTONIC counts guest instructions (qemu -icount shift=0,sleep=off)\n"
+		"  -k  what the records say in \"kernel\" (default: uname -r)\n"
+		"patterns:", prog);
+	for (unsigned int i = 0; i < ARRAY_SIZE(patterns); i++)
+		fprintf(stderr, " %s", patterns[i].name);
+	fprintf(stderr, "\n");
+	exit(KSFT_FAIL);
+}
+
+static void parse_options(int argc, char **argv)
+{
+	int c;
+
+	while ((c = getopt(argc, argv, "ik:m:p:r:s:")) != -1) {
+		switch (c) {
+		case 'i':
+			opts.insns = true;
+			break;
+		case 'k':
+			opts.kernel = optarg;
+			break;
+		case 'm':
+			opts.mode = optarg;
+			break;
+		case 'p':
+			opts.pattern = optarg;
+			break;
+		case 'r':
+			opts.rounds = atoi(optarg);
+			break;
+		case 's':
+			opts.size_kb = atoi(optarg);
+			break;
+		default:
+			usage(argv[0]);
+		}
+	}
+	if (optind != argc || opts.rounds < 1 || opts.rounds > MAX_ROUNDS)
+		usage(argv[0]);
+}
+
+int main(int argc, char **argv)
+{
+	parse_options(argc, argv);
+	if (!thp_available())
+		ksft_exit_skip("Transparent Hugepages not available\n");
+
+	memset(cost, 1, sizeof(cost));
+	thp_save_settings();
+	for (unsigned int i = 0; i < ARRAY_SIZE(sizes_kb); i++)
+		if (size_supported(sizes_kb[i]))
+			measure_size(sizes_kb[i]);
+	return KSFT_PASS;
+}
