@@ -53,7 +53,7 @@ for name in $(cd "$BUILD/mails" && printf '%s\n' * | sort -V); do
 		tail -n 20 "$dir/dry-run.log" >&2
 		die "git send-email would not send these; see build/mails/$name/dry-run.log"
 	}
-	sent=$(grep -c '^Dry-OK\|^Dry-Sent\|^Result: OK' "$dir/dry-run.log" || true)
+	sent=$(grep -c '^Dry-OK' "$dir/dry-run.log" || true)
 	say "  dry run: $sent mails accepted, none sent (build/mails/$name/dry-run.log)"
 done
 if [[ ${SIGNOFF:-} ]]; then
