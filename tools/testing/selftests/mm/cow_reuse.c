@@ -47,6 +47,9 @@
 #define TIMEOUT		120
 #define RACE_SECONDS	2
 
+/* Page tables that one test looks at the ends of. */
+#define NR_TABLES	16
+
 /* With base pages below 4K there would be more. */
 #define MAX_PAGES	512
 
@@ -503,7 +506,7 @@ static void reserve_area(struct __test_metadata *_metadata,
 {
 	self->pmd = read_pmd_pagesize();
 	ASSERT_NE(self->pmd, 0);
-	self->area_size = 8 * self->pmd;
+	self->area_size = (NR_TABLES + 5) * self->pmd;
 	self->area = mmap(NULL, self->area_size, PROT_NONE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	ASSERT_NE(self->area, MAP_FAILED);
@@ -674,6 +677,8 @@ TEST_F_TIMEOUT(cow_reuse, half_was_shared, TIMEOUT)
 	ASSERT_EQ(madvise(rest, self->size / 2, MADV_DONTFORK), 0);
 	share_once(_metadata);
 	ASSERT_EQ(madvise(rest, self->size / 2, MADV_DOFORK), 0);
+	/* By the other policy, so many writable pages are evidence enough. */
+	set_policy("block");
 	put(self->mem, 0, NEW);
 	end = open_end(self, 0);
 	if (end > half)
@@ -1205,18 +1210,42 @@ TEST_F_TIMEOUT(cow_reuse, moved_in_table, TIMEOUT)
 	expect_window(_metadata, self, half / 2);
 }
 
-/* The window ends with the page table, however far the writer has come. */
+/* Have page tables, and hope that some are neighbours in memory as well. */
+static void populate_tables(struct __test_metadata *_metadata, char *mem,
+			    size_t size)
+{
+	char *map;
+
+	map = mmap(mem, size, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS,
+		   -1, 0);
+	ASSERT_EQ(map, mem);
+	for (size_t i = 0; i < size; i += read_pmd_pagesize())
+		FORCE_READ(mem[i]);
+}
+
+/*
+ * The window ends with the page table, however far the writer has come, and
+ * whatever may look like a PTE in the memory before and behind the table.
+ */
 TEST_F_TIMEOUT(cow_reuse, moved_across_tables, TIMEOUT)
 {
-	char *boundary = self->base + 4 * self->pmd;
+	char *tables = self->base + 3 * self->pmd;
 	size_t half = self->nr / 2;
+	char *to;
 
-	share_once(_metadata);
-	move(_metadata, self->mem, self->size, boundary - half * psize());
-	self->mem = boundary - half * psize();
-	EXPECT_EQ(mismatches(self, 0, self->nr, OLD), 0);
-	fill(self->mem, 0, half, NEW);
-	expect_faults(_metadata, self, half, self->nr, 1);
+	populate_tables(_metadata, tables, NR_TABLES * self->pmd);
+	for (size_t i = 1; i < NR_TABLES; i++) {
+		to = tables + i * self->pmd - half * psize();
+		move(_metadata, self->mem, self->size, to);
+		self->mem = to;
+		share_once(_metadata);
+		fill(self->mem, 0, half, NEW);
+		expect_faults(_metadata, self, half, self->nr, 1);
+		share_once(_metadata);
+		for (size_t page = self->nr; page-- > half;)
+			put(self->mem, page, NEW + page);
+		expect_faults(_metadata, self, 0, half, 1);
+	}
 	EXPECT_EQ(mismatches(self, 0, self->nr, NEW), 0);
 }
 
@@ -1662,13 +1691,17 @@ TEST_F_TIMEOUT(cow_reuse, race_with_fork, TIMEOUT)
 }
 
 /*
- * The folio spans two VMAs: fork() may have shared the pages in the first one
- * when a fault in the second one finds the folio exclusive.
+ * The folio spans two VMAs and page tables: fork() may be sharing the pages in
+ * the first one when a fault in the second one finds the folio exclusive.
  */
 TEST_F_TIMEOUT(cow_reuse, race_with_fork_of_other_vma, TIMEOUT)
 {
-	ASSERT_EQ(madvise(self->mem + self->k * psize(),
-			  (self->nr - self->k) * psize(), MADV_DONTDUMP), 0);
+	char *second = self->base + 4 * self->pmd;
+	char *to = second - self->k * psize();
+
+	move(_metadata, self->mem, self->size, to);
+	self->mem = to;
+	ASSERT_EQ(madvise(second, (self->nr - self->k) * psize(), MADV_DONTDUMP), 0);
 	race(_metadata, self);
 }
 
@@ -1824,6 +1857,26 @@ TEST_F_TIMEOUT(cow_reuse, counted_once, TIMEOUT)
 	faults = walk(self);
 	EXPECT_GE(reuse_events() - before, faults);
 	EXPECT_LT(reuse_events() - before, faults + 64);
+}
+
+/* Writable pages that have replaced the folio's own are no evidence. */
+TEST_F_TIMEOUT(cow_reuse, run_needs_own_pages, TIMEOUT)
+{
+	size_t first = self->block / psize();
+	struct child child;
+
+	if (!has_policy())
+		SKIP(return, "no %s", POLICY_FILE);
+	if (nr_blocks(self) < 3)
+		SKIP(return, "folio too small for a run");
+	child_start(_metadata, self, &child, nothing, has_old);
+	set_policy("page");
+	fill(self->mem, 0, first, NEW);
+	set_policy("run");
+	child_finish(_metadata, &child);
+	put(self->mem, first, NEW + first);
+	expect_faults(_metadata, self, 0, 2 * first, 0);
+	expect_faults(_metadata, self, 2 * first, self->nr, 1);
 }
 
 /* Another folio's writable pages are no evidence. */
