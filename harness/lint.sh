@@ -184,12 +184,15 @@ kernel_checks() {
 		return
 	fi
 	commit=$(<"$tmp/composed")
-	find "$tmp/mails" -name '*.patch' ! -name "$COVER" | LC_ALL=C sort >"$tmp/to-check"
+	# The largest first: one large file takes as long as ten patches.
+	find "$tmp/mails" -name '*.patch' ! -name "$COVER" -printf '%s %p\n' | sort -rn | cut -d' ' -f2- >"$tmp/to-check"
 	mkdir "$tmp/new"
-	for file in $(series_lines | cut -d' ' -f2-); do
+	for file in $(series_lines | cut -d' ' -s -f2-); do
+		# Else the patch that adds the file is the file.
+		grep -qF "diff --git a/$file b/$file" series/*/*.patch || continue
 		mkdir -p "$tmp/new/$(dirname "$file")"
 		cp "$ROOT/$file" "$tmp/new/$file"
-		[[ $file != *.[ch] && $file != *.sh && $file != *.rst ]] || echo "$tmp/new/$file"
+		echo "$tmp/new/$file"
 	done >>"$tmp/to-check"
 	check_checkpatch
 	check_kernel_doc "$commit"

@@ -1,0 +1,171 @@
+#!/bin/bash
+# steps.sh - make steps: build each patch of the series by itself, mm/ and all
+# that the series touch, and compare the warnings with those of base.
+#
+#   x86_64   everything on, W=1 and sparse     tiny    allnoconfig
+#   arm64    everything on                     no-thp  x86_64 without THP
+#   i386     32 bit, PAE
+#
+# The object directories are kept from patch to patch, so only what a patch
+# changes is compiled. CONFIGS="x86_64 tiny" picks some. FULL=1 links a kernel at
+# each patch (x86_64), which finds what is missing at link time but takes hours.
+# The results are build/report/steps.ktap.
+
+# shellcheck source=harness/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=harness/series.sh
+. "$HARNESS/series.sh"
+no_args "$@"
+
+ALL_CONFIGS='x86_64 tiny no-thp i386 arm64'
+CONFIGS=${CONFIGS:-$ALL_CONFIGS}
+for config in $CONFIGS; do
+	# shellcheck disable=SC2086
+	one_of config $ALL_CONFIGS
+done
+case ${FULL:-0} in
+0 | '') FULL= ;;
+1) ;;
+*) die "FULL=$FULL: unknown; choose from: 0 1" ;;
+esac
+
+"$HARNESS/deps.sh" source build lint
+[[ " $CONFIGS " != *' arm64 '* ]] || "$HARNESS/deps.sh" arm64
+"$HARNESS/compose.sh"
+lock steps
+need_space "$BUILD" 4000
+use_ccache
+export KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=harness KBUILD_BUILD_HOST=localhost
+
+tree=$BUILD/trees/steps
+mkdir -p "$LOGDIR" "$REPORT"
+
+# The commits of build/linux as it is, those that are not yet in series/ too.
+base=$(git -C "$TREE" rev-parse 'base^{commit}')
+mapfile -t commits < <(git -C "$TREE" rev-list --reverse "$base..HEAD")
+((${#commits[@]})) || die "build/linux has no patches on top of base"
+
+checkout() {
+	if [[ ! -e $tree/.git ]]; then
+		rm -rf "$tree"
+		git -C "$TREE" worktree prune
+		run_logged steps-tree git -C "$TREE" worktree add -f --detach "$tree" "$base"
+	fi
+	git -C "$tree" reset -q --hard
+	git -C "$tree" checkout -q --detach "$1"
+}
+
+# fragments CONFIG: of Kconfig.
+fragments() {
+	case $1 in
+	tiny) return ;;
+	arm64) cat "$HARNESS"/configs/{base,arm64,test}.config ;;
+	*) cat "$HARNESS"/configs/{base,x86_64,test}.config ;;
+	esac
+	case $1 in
+	no-thp) echo CONFIG_TRANSPARENT_HUGEPAGE=n ;;
+	i386) printf '%s\n' CONFIG_64BIT=n CONFIG_HIGHMEM4G=y CONFIG_X86_PAE=y ;;
+	esac
+}
+
+# What of the touched files is compiled, beside mm/.
+mapfile -t touched < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD -- '*.c' |
+	grep -vE '^(mm|tools|samples|Documentation)/' || true)
+objects() {
+	local file
+	say mm/
+	[[ $1 != arm64 ]] || say arch/arm64/mm/
+	for file in ${touched[@]+"${touched[@]}"}; do
+		case $1:$file in
+		arm64:arch/arm64/mm/*) continue ;;
+		arm64:arch/arm64/*) ;;
+		*:arch/x86/*) [[ $1 != arm64 ]] || continue ;;
+		*:arch/*) continue ;;
+		tiny:*) continue ;;
+		esac
+		[[ ! -e $tree/$file ]] || say "${file%.c}.o"
+	done
+}
+
+build() {
+	local config=$1 log=$2 obj=.build-steps-$1 make rc=0 objs
+	make=(make -C "$tree" "O=$obj" -k -j "$JOBS" -Otarget "CC=ccache gcc")
+	case $config in
+	# Debian's sparse does not know __typeof_unqual__ and kbuild would do
+	# without it, with no more than a notice. The qualifiers are gcc's to check.
+	x86_64) make+=(ARCH=x86_64 W=1 C=1 "CHECK=sparse -D__typeof_unqual__=__typeof__") ;;
+	i386) make+=(ARCH=i386) ;;
+	arm64) make+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- "CC=ccache aarch64-linux-gnu-gcc") ;;
+	*) make+=(ARCH=x86_64) ;;
+	esac
+	mapfile -t objs < <(objects "$config")
+	[[ ! $FULL || $config != x86_64 ]] || objs=(vmlinux)
+	printf '$ %s\n' "$(quoted "${make[@]}" "${objs[@]}")" >"$log"
+	# In the log the lines of all rest; here what matters.
+	{
+		"${make[@]}" "KCONFIG_ALLCONFIG=$tree/$obj/all.config" allnoconfig &&
+			"${make[@]}" "${objs[@]}"
+	} >>"$log" 2>&1 </dev/null || rc=$?
+	! grep -q 'sparse is not available' "$log" || rc=1
+	return "$rc"
+}
+
+warnings() {
+	{ grep -hE '(warning|error):' "$@" || true; } |
+		sed -E 's,^(\.\./)+,,; s,:[0-9]+(:[0-9]+)?: ,: ,; s,\b0x[0-9a-f]+,0x...,g' | LC_ALL=C sort -u
+}
+
+checkout "$base"
+for config in $CONFIGS; do
+	obj=$tree/.build-steps-$config
+	# As in begin_build: after a power cut the objects are not to be trusted.
+	[[ ! -e $obj/.unfinished ]] || rm -rf "$obj"
+	mkdir -p "$obj"
+	: >"$obj/.unfinished"
+	fragments "$config" >"$obj/all.config.new"
+	cmp -s "$obj/all.config.new" "$obj/all.config" || cp "$obj/all.config.new" "$obj/all.config"
+done
+trap 'rm -f "$tree"/.build-steps-*/.unfinished' EXIT
+trap 'exit 130' INT TERM HUP
+
+tmp=$REPORT/steps.ktap.tmp
+n=0
+total=$(((${#commits[@]} + 1) * $(wc -w <<<"$CONFIGS")))
+{
+	say "TAP version 13"
+	say "1..$total"
+	for commit in "$base" "${commits[@]}"; do
+		checkout "$commit"
+		if [[ $commit == "$base" ]]; then
+			subject=base
+		else
+			subject=$(git -C "$TREE" log -1 --format=%s "$commit")
+		fi
+		for config in $CONFIGS; do
+			start=$SECONDS
+			n=$((n + 1))
+			log=$LOGDIR/steps-$config-$(git -C "$TREE" rev-list --count "$base..$commit").log
+			known=$tree/.build-steps-$config/known-$base
+			if ! build "$config" "$log"; then
+				grep -E '(error|warning|Error [0-9]|not available)' "$log" | grep -v 'Error 2$' | head -n 20 | sed 's/^/# /' || true
+				say "# log: ${log#"$ROOT"/}"
+				say "# command: $(sed -n '1s/^..//p' "$log")"
+				say "not ok $n $config: $subject"
+				continue
+			fi
+			# Base is not compiled again as a whole when the objects are there.
+			[[ $commit != "$base" ]] || LC_ALL=C sort -u -o "$known" <(cat "$known" 2>/dev/null) <(warnings "$log")
+			new=$(LC_ALL=C comm -13 "$known" <(warnings "$log"))
+			if [[ $new ]]; then
+				awk 'NR <= 20 { print "# new: " $0 }' <<<"$new"
+				say "# log: ${log#"$ROOT"/}"
+				say "not ok $n $config: $subject"
+			else
+				say "# $(warnings "$log" | wc -l) warnings in what was compiled, took $((SECONDS - start)) s"
+				say "ok $n $config: $subject"
+			fi
+		done
+	done
+} | tee "$tmp"
+mv "$tmp" "$REPORT/steps.ktap"
+"$HARNESS/report.py" count "$REPORT/steps.ktap"
