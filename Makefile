@@ -6,10 +6,10 @@ SHELL = /bin/bash
 .DEFAULT_GOAL = help
 MAKEFLAGS += --no-print-directory
 
-export KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH FORCE DISCARD FULL
 # Where a variable is not given, the scripts' defaults hold.
-$(foreach v,KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH FORCE DISCARD FULL,\
-  $(if $($(v)),,$(eval unexport $(v))))
+VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
+	FORCE DISCARD FULL CONFIGS PARTS RUNS VM
+$(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
 	@echo 'Targets (settings are variables, as in: make kselftest TESTS="cow_reuse cow"):'

@@ -83,6 +83,7 @@ case $CONFIG in
 bench) configs=(base "$ARCH" bench) ;;
 debug) configs+=(debug) ;;
 esac
+[[ $KERNEL == base || $CONFIG == bench ]] || configs+=(patched)
 [[ ! -e $HARNESS/configs/$ARCH-$CONFIG.config ]] || configs+=("$ARCH-$CONFIG")
 for config in "${configs[@]}"; do
 	cat "$HARNESS/configs/$config.config"

@@ -4,6 +4,9 @@
 
 set -euo pipefail
 
+# make kernel ARCH=arm64 must not set ARCH in each make that a script runs.
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 HARNESS=$ROOT/harness
 BUILD=${BUILD:-$ROOT/build}
@@ -172,17 +175,24 @@ vm_accel() {
 # vm_run LIMIT CONSOLE cmd...: run the emulator under a time limit; its stderr
 # goes to CONSOLE. It does not survive this script.
 vm_run() {
-	local limit=$1 console=$2 pid rc=0
+	local limit=$1 console=$2 pipe pid reader rc=0
 
 	shift 2
+	# A pipe, as QEMU opens what it has as stderr anew, and truncates it.
+	pipe=$(mktemp -u "$BUILD/console.XXXXXX")
+	mkfifo "$pipe"
+	cat <"$pipe" >"$console" &
+	reader=$!
 	# In its own process group, so that all it started is ended with it.
-	timeout -k 10 "$limit" "$@" </dev/null 2>"$console" &
+	timeout -k 10 "$limit" "$@" </dev/null 2>"$pipe" &
 	pid=$!
-	# shellcheck disable=SC2064 # the pid of now
-	trap "kill $pid 2>/dev/null" EXIT
+	# shellcheck disable=SC2064 # the values of now
+	trap "rm -f $(quoted "$pipe"); kill $pid 2>/dev/null" EXIT
 	trap 'exit 130' INT TERM
 	wait "$pid" || rc=$?
+	wait "$reader" || true
 	trap - EXIT INT TERM
+	rm -f "$pipe"
 	return "$rc"
 }
 

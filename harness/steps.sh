@@ -59,8 +59,8 @@ checkout() {
 fragments() {
 	case $1 in
 	tiny) return ;;
-	arm64) cat "$HARNESS"/configs/{base,arm64,test}.config ;;
-	*) cat "$HARNESS"/configs/{base,x86_64,test}.config ;;
+	arm64) cat "$HARNESS"/configs/{base,arm64,test,patched}.config ;;
+	*) cat "$HARNESS"/configs/{base,x86_64,test,patched}.config ;;
 	esac
 	case $1 in
 	no-thp) echo CONFIG_TRANSPARENT_HUGEPAGE=n ;;
