@@ -120,4 +120,4 @@ finish() {
 finish | tee -a "$tmp"
 mv "$tmp" "$report"
 
-"$HARNESS/ktap-count.sh" "$report"
+"$HARNESS/report.py" count "$report"
