@@ -92,7 +92,8 @@ def parse(path):
                     inner.append([level, name, "the program itself", "fail", why, diag])
                 pending += inner
             else:
-                pending.append([level, "", name or f"case {m[2]}", status, why, diag])
+                # "ok 7 # SKIP this and that": the text is the name.
+                pending.append([level, "", name or (d and d[2]) or f"case {m[2]}", status, why, diag])
             if level == 0:
                 for _, suite, n, s, w, t in pending:
                     add(suite, n, s, w, t)
