@@ -47,8 +47,9 @@
 #define TIMEOUT		120
 #define RACE_SECONDS	2
 
-/* Page tables that one test looks at the ends of. */
+/* Page tables that one test looks at the ends of, and others before. */
 #define NR_TABLES	16
+#define NR_OTHER_TABLES	512
 
 /* With base pages below 4K there would be more. */
 #define MAX_PAGES	512
@@ -506,7 +507,7 @@ static void reserve_area(struct __test_metadata *_metadata,
 {
 	self->pmd = read_pmd_pagesize();
 	ASSERT_NE(self->pmd, 0);
-	self->area_size = (NR_TABLES + 5) * self->pmd;
+	self->area_size = 8 * self->pmd;
 	self->area = mmap(NULL, self->area_size, PROT_NONE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	ASSERT_NE(self->area, MAP_FAILED);
@@ -1210,17 +1211,21 @@ TEST_F_TIMEOUT(cow_reuse, moved_in_table, TIMEOUT)
 	expect_window(_metadata, self, half / 2);
 }
 
-/* Have page tables, and hope that some are neighbours in memory as well. */
-static void populate_tables(struct __test_metadata *_metadata, char *mem,
-			    size_t size)
+/*
+ * Have page tables, of which some are neighbours in memory as well: the last
+ * ones of so many are, when the memory in pieces is used up.
+ */
+static char *map_tables(struct __test_metadata *_metadata, size_t pmd)
 {
-	char *map;
+	size_t size = (NR_OTHER_TABLES + NR_TABLES) * pmd;
+	char *mem = mmap(NULL, size, PROT_READ,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	map = mmap(mem, size, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS,
-		   -1, 0);
-	ASSERT_EQ(map, mem);
-	for (size_t i = 0; i < size; i += read_pmd_pagesize())
+	ASSERT_NE(mem, MAP_FAILED);
+	for (size_t i = 0; i < size; i += pmd)
 		FORCE_READ(mem[i]);
+	mem += NR_OTHER_TABLES * pmd;
+	return mem - ((uintptr_t)mem & (pmd - 1));
 }
 
 /*
@@ -1229,11 +1234,10 @@ static void populate_tables(struct __test_metadata *_metadata, char *mem,
  */
 TEST_F_TIMEOUT(cow_reuse, moved_across_tables, TIMEOUT)
 {
-	char *tables = self->base + 3 * self->pmd;
+	char *tables = map_tables(_metadata, self->pmd);
 	size_t half = self->nr / 2;
 	char *to;
 
-	populate_tables(_metadata, tables, NR_TABLES * self->pmd);
 	for (size_t i = 1; i < NR_TABLES; i++) {
 		to = tables + i * self->pmd - half * psize();
 		move(_metadata, self->mem, self->size, to);
@@ -1443,15 +1447,17 @@ TEST_F_TIMEOUT(cow_reuse, uffd_rwp, TIMEOUT)
 }
 #endif /* UFFDIO_RWPROTECT */
 
-/* Bytes that one accessed or dirty bit stands for. */
+/*
+ * Bytes that one accessed or dirty bit stands for, at most: those of a contpte
+ * block are read as one.
+ */
 static long bit_granule(struct _test_data_cow_reuse *self)
 {
 #ifdef __aarch64__
-	/* The bits of a contpte block are read as one. */
-	return self->size < self->block ? psize() : self->block;
-#else
-	return psize();
+	if (self->size >= self->block)
+		return self->block;
 #endif
+	return psize();
 }
 
 /* Pages that nobody touched do not become young. */
@@ -1461,20 +1467,23 @@ TEST_F_TIMEOUT(cow_reuse, accessed, TIMEOUT)
 	write_file("/proc/self/clear_refs", "1", sizeof("1"));
 	EXPECT_EQ(smaps_bytes(self->mem, "Referenced:"), 0);
 	put(self->mem, self->k, NEW + self->k);
-	EXPECT_EQ(smaps_bytes(self->mem, "Referenced:"), bit_granule(self));
+	EXPECT_GE(smaps_bytes(self->mem, "Referenced:"), psize());
+	EXPECT_LE(smaps_bytes(self->mem, "Referenced:"), bit_granule(self));
 	expect_window(_metadata, self, self->k);
 }
 
 /* Pages that nobody wrote to stay clean and can be freed. */
 TEST_F_TIMEOUT(cow_reuse, lazyfree_stays_clean, TIMEOUT)
 {
-	long dirty = bit_granule(self);
+	long dirty;
 
 	share_once(_metadata);
 	ASSERT_EQ(madvise(self->mem, self->size, MADV_FREE), 0);
 	EXPECT_EQ(smaps_bytes(self->mem, "LazyFree:"), self->size);
 	put(self->mem, self->k, NEW + self->k);
-	EXPECT_EQ(smaps_bytes(self->mem, "Private_Dirty:"), dirty);
+	dirty = smaps_bytes(self->mem, "Private_Dirty:");
+	EXPECT_GE(dirty, psize());
+	EXPECT_LE(dirty, bit_granule(self));
 	EXPECT_EQ(smaps_bytes(self->mem, "LazyFree:"), self->size - dirty);
 	expect_window(_metadata, self, self->k);
 	EXPECT_EQ(smaps_bytes(self->mem, "LazyFree:"), 0);
