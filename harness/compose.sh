@@ -71,10 +71,15 @@ if [[ -n $work ]]; then
 	done
 	rm -f "$git_dir/MERGE_HEAD"
 	git -C "$TREE" update-ref "refs/discarded/$stamp" HEAD
+	# In the middle of a rebase, the branch is what the rebase began with.
+	! git -C "$TREE" rev-parse -q --verify refs/heads/series >/dev/null ||
+		git -C "$TREE" update-ref "refs/discarded/$stamp-series" refs/heads/series
 	tree_git reset -q --hard HEAD
 	warn "build/linux: what was there is kept as refs/discarded/$stamp*"
 fi
 
+# Not below the feet of a build.
+lock tree-patched
 # An interruption from here on is healed by the next run: the tree is clean and
 # at the recorded commit, or at the one that is recorded last.
 git -C "$TREE" config harness.next "$COMPOSED"

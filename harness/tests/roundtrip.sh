@@ -273,6 +273,21 @@ fails 'tree after an interrupted refresh' 'interrupted' run compose
 passes 'refresh again heals it' run refresh
 passes 'and tree is content' run compose
 same 'nothing is left behind' '' "$(find "$R/build" -mindepth 1 -maxdepth 1 ! -name linux ! -name lock ! -name log)"
+sed -i 's/^14$/14 edited/' "$R/mm/policy.h"
+old=$(g config harness.composed) head=$(g rev-parse HEAD)
+run compose >/dev/null
+g config harness.next "$(g rev-parse HEAD)"
+g config harness.composed "$old"
+g config harness.head "$head"
+passes 'a tree that was interrupted before it was recorded' run compose
+same 'is recorded now' "$(g rev-parse HEAD)" "$(g config harness.head)"
+tip=$(g rev-parse HEAD)
+GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/' g rebase -q -i base >/dev/null 2>&1
+edit 70 dirty
+passes 'DISCARD=1 in the middle of a rebase' env DISCARD=1 bash -c "cd '$R' && harness/compose.sh"
+same 'gives what series/ says' "$tip series" "$(g rev-parse HEAD) $(g symbolic-ref --short HEAD)$(g status --porcelain)"
+passes 'and refresh is content' run refresh
+fails 'an unknown argument' 'unknown argument' bash -c "cd '$R' && harness/compose.sh x"
 
 # A user's own tree.
 git -C "$TMP/clone" checkout -q base
