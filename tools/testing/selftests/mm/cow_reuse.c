@@ -579,8 +579,8 @@ TEST_F_TIMEOUT(cow_reuse, child_exits, TIMEOUT)
 	EXPECT_EQ(pages_with(self, PM_MMAP_EXCLUSIVE), self->nr);
 }
 
-/* The other side of a pipe to a program that was executed. */
-static void exec_wait(struct _test_data_cow_reuse *self, int go, int ready)
+/* Become another program that waits as child_main() does. */
+static void exec_wait(int go, int ready)
 {
 	if (dup2(go, STDIN_FILENO) < 0 || dup2(ready, STDOUT_FILENO) < 0)
 		_exit(1);
@@ -600,7 +600,7 @@ TEST_F_TIMEOUT(cow_reuse, child_execs, TIMEOUT)
 	child.pid = fork();
 	ASSERT_GE(child.pid, 0);
 	if (!child.pid)
-		exec_wait(self, go[0], ready[1]);
+		exec_wait(go[0], ready[1]);
 	child.go = go[1];
 	child.ready = ready[0];
 	close(ready[1]);
