@@ -30,6 +30,8 @@ case ${VM:-0} in
 	;;
 1)
 	export KERNEL=patched CONFIG=test ARCH=x86_64
+	# Not in the config: the other runs of this kernel need no tests at boot.
+	export VM_APPEND="kunit.enable=1 kunit.autorun=1"
 	"$HARNESS/kernel.sh"
 	# shellcheck disable=SC2016 # for the shell in the VM
 	"$HARNESS/vm.sh" sh -c 'd=/sys/kernel/debug
