@@ -13,7 +13,7 @@ packages() {
 	build) echo gcc make libc6-dev flex bison bc perl python3 rsync cpio kmod \
 		libelf-dev xz-utils git ccache libnuma-dev libcap-dev liburing-dev ;;
 	vm) echo qemu-system-x86 udev busybox-static util-linux procps kmod perl-base \
-		iproute2 python3 python3-argcomplete python3-requests python3-packaging virtme-ng ;;
+		iproute2 e2fsprogs python3 python3-argcomplete python3-requests python3-packaging virtme-ng ;;
 	lint) echo git perl python3 python3-ply python3-git codespell shellcheck sparse ;;
 	arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm cpio ;;
 	bench) echo qemu-system-x86 busybox-static cpio jq gnuplot-nox ;;

@@ -58,12 +58,10 @@ groups=(source build)
 "$HARNESS/deps.sh" "${groups[@]}"
 "$HARNESS/source.sh"
 if [[ $KERNEL == base ]]; then
-	lock tree-base
-	base_tree
+	(lock tree-base && base_tree)
 	src=$BUILD/trees/base
 else
 	[[ ! -x $HARNESS/compose.sh ]] || "$HARNESS/compose.sh"
-	lock tree-patched
 	src=$BUILD/linux
 fi
 
@@ -73,6 +71,7 @@ fi
 obj=$src/.build-$ARCH-$CONFIG
 out=$BUILD/$ARCH/$KERNEL-$CONFIG
 name=kernel-$ARCH-$KERNEL-$CONFIG
+lock "$name"
 need_space "$BUILD" 2500
 begin_build "$obj"
 mkdir -p "$out"

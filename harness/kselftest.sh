@@ -39,7 +39,7 @@ slow=1
 
 # invocations PROGRAM: as run_vmtests.sh runs it, with each set of arguments.
 invocations() {
-	sed -E 's/\$\{uffd_stress_bin\}/.\/uffd-stress/; s/ ?\$\{[A-Z_]+\}//g' "$mm/run_vmtests.sh" |
+	sed -E 's/\$\{uffd_stress_bin\}/.\/uffd-stress/; s/\$\{SPLIT_HUGE_PAGE_TEST_XFS_PATH\}/.\/ext4/' "$mm/run_vmtests.sh" |
 		awk -v prog="./$1" '/ run_test / && !/\\$/ {
 			sub(/.* run_test /, "")
 			for (i = 1; i <= NF; i++)
@@ -71,10 +71,17 @@ done
 mv "$list.tmp$$" "$list"
 # One file, as the guest reads many small ones slowly.
 tar=$list.tar
+# With a file system for the tests that want one with large folios.
+ext4=$BUILD/$ARCH/kselftest/ext4.img
+if [[ ! -e $ext4 ]]; then
+	truncate -s 256M "$ext4.tmp"
+	PATH=$PATH:/usr/sbin run_logged mkfs mkfs.ext4 -qF "$ext4.tmp"
+	mv "$ext4.tmp" "$ext4"
+fi
 {
-	cut -d' ' -f2- "$list" | tr ' ' '\n' | grep '^\./'
+	cut -d' ' -f2- "$list" | tr ' ' '\n' | grep '^\./' | grep -vx ./ext4
 	cd "$mm" && printf '%s\n' ./*.sh ./write_to_hugetlbfs | grep -v '^\./ksft_'
-} | sort -u | tar -C "$mm" -c -T - | put_file "$tar"
+} | sort -u | tar -S -c -C "$BUILD/$ARCH/kselftest" ext4.img -C "$mm" -T - | put_file "$tar"
 mapfile -t commands < <(cut -d' ' -f2- "$list")
 plan=$((${#commands[@]} + 1))
 

@@ -17,6 +17,8 @@ tar -C "$run" -xf "$tar"
 cp "$list" "$run/list"
 cd "$run" || exit
 
+mkdir ext4 && mount -t ext4 -o loop ext4.img ext4 || echo "# harness: no ext4"
+
 # After the copy: TAR may lie below /tmp.
 mount -t tmpfs -o mode=1777 tmp /tmp
 mounted /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug
