@@ -169,7 +169,7 @@ total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 			log=$LOGDIR/steps-$config-$(git -C "$TREE" rev-list --count "$base..$commit").log
 			known=$tree/.build-steps-$config/known-$base
 			if ! build "$config" "$log"; then
-				grep -E '(error|warning|Error [0-9]|not available)' "$log" | grep -v 'Error 2$' | head -n 20 | sed 's/^/# /' || true
+				grep -E '(error:|warning:|Error [0-9]|not available)' "$log" | grep -v 'Error 2$' | head -n 20 | sed 's/^/# /' || true
 				say "# log: ${log#"$ROOT"/}"
 				say "# command: $(sed -n '1s/^..//p' "$log")"
 				say "not ok $n $config: $subject"
