@@ -151,6 +151,9 @@ set_base() {
 	git -C "$TREE" config harness.base "$from"
 }
 
+# No search for deltas: it takes minutes in a tree with loose objects.
+UPLOAD='git -c pack.window=0 -c core.compression=1 upload-pack'
+
 base_from_linux() {
 	local dir=$1 head
 
@@ -169,12 +172,12 @@ base_from_linux() {
 		need_space "$BUILD" 4000
 		rm -rf "$BUILD/linux.tmp"
 		git init -q --object-format=sha1 "$BUILD/linux.tmp"
-		(cd "$BUILD/linux.tmp" && run_logged fetch-linux git fetch -q --no-tags --depth 1 "file://$dir" HEAD &&
+		(cd "$BUILD/linux.tmp" && run_logged fetch-linux git fetch -q --no-tags --depth 1 --upload-pack "$UPLOAD" "file://$dir" HEAD &&
 			git tag base FETCH_HEAD && git checkout -q --detach base)
 		mv "$BUILD/linux.tmp" "$TREE"
 	elif ! git -C "$TREE" cat-file -e "$head^{commit}" 2>/dev/null; then
 		need_space "$BUILD" 2000
-		(cd "$TREE" && run_logged fetch-linux git fetch -q --no-tags --depth 1 "file://$dir" HEAD)
+		(cd "$TREE" && run_logged fetch-linux git fetch -q --no-tags --depth 1 --upload-pack "$UPLOAD" "file://$dir" HEAD)
 	fi
 	set_base "$head" "$dir"
 }

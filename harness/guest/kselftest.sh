@@ -56,6 +56,15 @@ incomplete() {
 		}' "$run/raw"
 }
 
+# busybox may lack pkill.
+end_session() {
+	cat /proc/[0-9]*/stat 2>/dev/null | awk -v sid="$1" '{
+		pid = $1
+		sub(/.*\) /, "")
+		if ($4 == sid) print pid
+	}' | while read -r pid; do kill -9 "$pid"; done
+}
+
 n=0
 while read -r limit cmd; do
 	n=$((n + 1))
@@ -71,7 +80,7 @@ while read -r limit cmd; do
 		# shellcheck disable=SC2016,SC2086 # $$ of that sh; the words of the command
 		setsid sh -c 'echo $$ >sid; exec timeout -k 5 "$@"' sh "$limit" $line_buffered $cmd </dev/null 2>&1
 		echo $? >rc
-		pkill -KILL -s "$(cat sid)"
+		end_session "$(cat sid)"
 	} | tee raw | prefix
 	rc=$(cat rc)
 	took=$(($(cut -d. -f1 /proc/uptime) - start))
