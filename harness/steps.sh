@@ -115,7 +115,7 @@ build() {
 
 warnings() {
 	{ grep -hE '(warning|error):' "$@" || true; } |
-		sed -E 's,^(\.\./)+,,; s,:[0-9]+(:[0-9]+)?: ,: ,; s,\b0x[0-9a-f]+,0x...,g; /all\.config: warning/d' | LC_ALL=C sort -u
+		sed -E 's,^(\.\./)+,,; s,:[0-9]+(:[0-9]+)?: ,: ,; s,\b0x[0-9a-f]+,0x...,g; /all\.config:/d' | LC_ALL=C sort -u
 }
 
 # The warnings of base, compiled as a whole and apart from the other objects.
