@@ -9,9 +9,13 @@
 #include <linux/uaccess.h>
 
 #include "cow_policy.h"
-#include "internal.h"
 
-unsigned int cow_reuse_policy __read_mostly = COW_REUSE_RUN;
+static unsigned int cow_reuse __read_mostly = COW_REUSE_RUN;
+
+enum cow_reuse cow_reuse_policy(void)
+{
+	return READ_ONCE(cow_reuse);
+}
 
 struct cow_choice {
 	const char * const *names;
@@ -28,7 +32,7 @@ static const char * const cow_reuse_names[] = {
 static const struct cow_choice cow_reuse_choice = {
 	.names		= cow_reuse_names,
 	.nr_names	= ARRAY_SIZE(cow_reuse_names),
-	.value		= &cow_reuse_policy,
+	.value		= &cow_reuse,
 };
 
 static int cow_choice_show(struct seq_file *m, void *v)
@@ -50,7 +54,7 @@ static int cow_choice_open(struct inode *inode, struct file *file)
 }
 
 static ssize_t cow_choice_write(struct file *file, const char __user *ubuf,
-		size_t count, loff_t *ppos)
+				size_t count, loff_t *ppos)
 {
 	const struct seq_file *m = file->private_data;
 	const struct cow_choice *choice = m->private;

@@ -3,13 +3,13 @@
  * How much a write fault after fork() does beyond the page that faulted.
  *
  * Only decisions are made here, from what the caller tells and from PTEs that
- * it lets us look at.  There are no locks, no page tables and no configuration,
- * so that tests/cow_policy_kunit.c can cover all of it.
+ * it lets us look at.  There are no locks and no page tables, so that all of it
+ * can be tested.
  *
  * fork() write-protects every PTE.  A PTE that is writable since was written
- * to, or is close to one that was, so writable PTEs beside a fault tell that
- * the process writes to its neighbourhood.  The evidence needs no memory of its
- * own, and the next fork() resets it.
+ * to, or is in the block of one that was, so writable PTEs beside a fault tell
+ * that the process writes to its neighbourhood.  The evidence needs no memory
+ * of its own, and the next fork() resets it.
  */
 #ifndef __MM_COW_POLICY_H
 #define __MM_COW_POLICY_H
@@ -19,17 +19,18 @@
 #include <linux/pgtable.h>
 #include <linux/sizes.h>
 
-#ifdef CONFIG_ARM64_CONTPTE
+/* Some architectures can treat so many contiguous PTEs as one. */
+#ifdef CONT_PTES
 #define COW_CONT_PTES		CONT_PTES
 #else
 #define COW_CONT_PTES		1
 #endif
 
-/* What a single fault may always touch: 64K, or one contpte block. */
-#define COW_BLOCK_PTES		MAX(SZ_64K / PAGE_SIZE, COW_CONT_PTES)
+/* What a single fault may always touch: 64K, or one block of contiguous PTEs. */
+#define COW_BLOCK_PTES		((unsigned int)MAX(SZ_64K / PAGE_SIZE, COW_CONT_PTES))
 
 /* What a single fault touches at most; bounds its latency. */
-#define COW_WINDOW_PTES		MAX(PTRS_PER_PTE / 2, COW_BLOCK_PTES)
+#define COW_WINDOW_PTES		MAX(MIN(PTRS_PER_PTE / 2, 256U), COW_BLOCK_PTES)
 
 /* Density: so many PTEs, spread evenly, stand for all of them. */
 #define COW_SAMPLES		16
@@ -84,7 +85,8 @@ typedef bool (*cow_writable_fn)(const void *ctx, unsigned int idx);
 
 /* The aligned @nr PTEs around the one at @idx, as far as the folio reaches. */
 static inline struct cow_range cow_aligned_range(struct cow_range folio,
-		unsigned int idx, unsigned int nr)
+						 unsigned int idx,
+						 unsigned int nr)
 {
 	const unsigned int start = ALIGN_DOWN(idx, nr);
 
@@ -99,8 +101,9 @@ static inline struct cow_range cow_aligned_range(struct cow_range folio,
  * PTE at @first, then the one that is twice as far as the run found so far.
  * @step is 1 or -1, @room the number of PTEs there are in that direction.
  */
-static __always_inline unsigned int cow_writable_run(unsigned int first, int step,
-		unsigned int room, cow_writable_fn writable, const void *ctx)
+static __always_inline unsigned int
+cow_writable_run(unsigned int first, int step, unsigned int room,
+		 cow_writable_fn writable, const void *ctx)
 {
 	unsigned int run, next;
 
@@ -120,24 +123,26 @@ static __always_inline unsigned int cow_writable_run(unsigned int first, int ste
 /*
  * Are so many PTEs of the folio writable already that the others will follow?
  *
- * Mapping the rest pays when three of eight pages or more are written to.  The
- * samples go round the folio from the fault, in strides that reach each of
- * COW_SAMPLES positions once, and end as soon as they are one behind three of
- * eight: where stores are few, after the third.  Few scattered stores must not
- * pass by chance, so all of them have to be taken for a yes.
+ * Mapping the rest pays when three of eight blocks or more are writable.  The
+ * samples go round the folio from the fault, by an odd number of blocks so that
+ * they do not fall in step with a regular pattern, and end as soon as they are
+ * one behind three of eight: where stores are few, after the third.  Few
+ * scattered stores must not pass by chance, so all of them have to be taken for
+ * a yes.
  */
 static __always_inline bool cow_dense(struct cow_range folio, unsigned int idx,
-		cow_writable_fn writable, const void *ctx)
+				      cow_writable_fn writable, const void *ctx)
 {
 	const unsigned int nr_ptes = folio.end - folio.start;
-	const unsigned int step = nr_ptes / COW_SAMPLES;
+	const unsigned int nr_blocks = nr_ptes / COW_BLOCK_PTES;
+	const unsigned int stride = (nr_blocks * 5 / 16 | 1) * COW_BLOCK_PTES;
 	unsigned int i, nr = 0;
 
-	if (step < COW_BLOCK_PTES)
+	if (nr_blocks < COW_SAMPLES)
 		return false;
 
 	for (i = 1; i < COW_SAMPLES; i++) {
-		idx += 5 * step;
+		idx += stride;
 		if (idx >= folio.end)
 			idx -= nr_ptes;
 		nr += writable(ctx, idx);
@@ -148,8 +153,8 @@ static __always_inline bool cow_dense(struct cow_range folio, unsigned int idx,
 }
 
 /* A run behind the block: open it on the far side, where the writer goes next. */
-static __always_inline struct cow_range cow_extend_end(struct cow_range folio,
-		struct cow_range range, unsigned int nr)
+static __always_inline struct cow_range
+cow_extend_end(struct cow_range folio, struct cow_range range, unsigned int nr)
 {
 	const unsigned int max = range.start + COW_WINDOW_PTES;
 
@@ -158,8 +163,8 @@ static __always_inline struct cow_range cow_extend_end(struct cow_range folio,
 }
 
 /* The same for a writer that goes downwards. */
-static __always_inline struct cow_range cow_extend_start(struct cow_range folio,
-		struct cow_range range, unsigned int nr)
+static __always_inline struct cow_range
+cow_extend_start(struct cow_range folio, struct cow_range range, unsigned int nr)
 {
 	const unsigned int max = COW_WINDOW_PTES - (range.end - range.start);
 
@@ -182,9 +187,9 @@ static __always_inline struct cow_range cow_extend_start(struct cow_range folio,
  *
  * Return: the window; it is at most COW_WINDOW_PTES long.
  */
-static __always_inline struct cow_window cow_reuse_window(enum cow_reuse policy,
-		struct cow_range folio, unsigned int idx,
-		cow_writable_fn writable, const void *ctx)
+static __always_inline struct cow_window
+cow_reuse_window(enum cow_reuse policy, struct cow_range folio, unsigned int idx,
+		 cow_writable_fn writable, const void *ctx)
 {
 	const struct cow_range block = cow_aligned_range(folio, idx, COW_BLOCK_PTES);
 	struct cow_window window = { block, COW_REASON_BLOCK };
@@ -215,5 +220,15 @@ static __always_inline struct cow_window cow_reuse_window(enum cow_reuse policy,
 
 	return window;
 }
+
+/* The active policy, and the only one there is without cow_debugfs.c. */
+#ifdef CONFIG_DEBUG_FS
+enum cow_reuse cow_reuse_policy(void);
+#else
+static inline enum cow_reuse cow_reuse_policy(void)
+{
+	return COW_REUSE_RUN;
+}
+#endif
 
 #endif /* __MM_COW_POLICY_H */

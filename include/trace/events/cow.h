@@ -29,21 +29,20 @@ COW_REASON
 #define EMe(a, b)	{ a, b }
 
 /**
- * cow_fault - called when a write fault handles more than the page that faulted
+ * cow_fault - called when a write fault may handle more than the page that faulted
  *
  * @address:	where the fault was
  * @order:	order of the folio that was mapped there
  * @action:	what was done
  * @reason:	what decided about the number of pages
- * @nr_pages:	the number of pages in the window that was looked at
+ * @nr_pages:	the number of pages that it was done to
  *
- * Faults that handle one page only, as those on small folios, are not traced.
+ * Faults on small folios are not traced.
  */
 TRACE_EVENT(cow_fault,
 
-	TP_PROTO(unsigned long address, unsigned int order,
-		 unsigned int action, unsigned int reason,
-		 unsigned int nr_pages),
+	TP_PROTO(unsigned long address, unsigned int order, unsigned int action,
+		 unsigned int reason, unsigned int nr_pages),
 
 	TP_ARGS(address, order, action, reason, nr_pages),
 
