@@ -73,7 +73,7 @@ plot() {
 	cols=$(jq -r --arg a "$arch" '(map(select(.arch == $a).kernel) | unique) as $have
 		| ["base", "khugepaged", "patched", "always"] | map(select(. as $k | $have | index($k))) | join(" ")' "$json")
 	{
-		say "set terminal svg size 900,$((260 * ${#sizes[@]})) font 'sans-serif,12' background '#ffffff'"
+		say "set terminal svg noenhanced size 900,$((260 * ${#sizes[@]})) font 'sans-serif,12' background '#ffffff'"
 		say "set output '$tmp/$arch-$mode.svg'"
 		say "set multiplot layout ${#sizes[@]},1 title '$arch, $mode: 32 MiB after fork(), lower is better'"
 		say "set style data histograms; set style histogram clustered gap 1; set style fill solid 0.9 noborder"
