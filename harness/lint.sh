@@ -149,7 +149,7 @@ check_traces() {
 	git ls-files -z | xargs -0 grep -nIE '(^|[^A-Za-z0-9_.$}/-])/(work|home|srv|scratch|workspace)/|/tmp/[a-z]+/|[a-z0-9]\.debian\.org|[a-z0-9]\.internal\b' -- 2>/dev/null |
 		grep -v '^COPYING:\|^harness/lint.sh:' | head -n 20 | report 'no paths or hosts of one machine'
 	git ls-files -z | xargs -0 grep -nIE '[[:blank:]]+$' -- 2>/dev/null |
-		grep -vE '^(series/|results/|COPYING|[^:]*\.(patch|ktap|txt)):' | head -n 20 | report 'no blanks at the end of lines'
+		grep -vE '^(series|results)/|^(COPYING|[^:]*\.(patch|ktap|txt)):' | head -n 20 | report 'no blanks at the end of lines'
 }
 
 check_shell() {
