@@ -110,19 +110,20 @@ trap 'rm -rf "$tmp"' EXIT
 unit=instructions
 [[ $(jq -r '.[0].unit // "insns"' "$json") != ns ]] || unit=ns
 {
-	cat <<-'TEXT'
+	cat <<-TEXT
 	# What a write fault after fork() costs
 
 	cow_bench maps 32 MiB in folios of one size, forks, and stores to some of the
-	pages: in mode `reuse` the child is gone by then, in mode `copy` it lives. The columns
+	pages: in mode \`reuse\` the child is gone by then, in mode \`copy\` it lives. The columns
 	are thousands of guest instructions for all stores; the others are the numbers of
 	one fault (with → between the columns) in instructions, and the memory used in the end.
 
-	    make bench
+	    ${BENCH_ARGS:+BENCH_ARGS=\"$BENCH_ARGS\" }make bench
 
-	boots each kernel (CONFIG=bench) with `qemu -icount shift=0,sleep=off`, one CPU, and
-	`-cpu max,-erms,-fsrm`, so that CLOCK_MONOTONIC counts the instructions that the guest
-	executed. Repeated runs agree to 0.1 %.
+	boots each kernel (CONFIG=bench) with \`qemu -icount shift=0,sleep=off\`, one CPU, and
+	\`-cpu max,-erms,-fsrm\`, so that CLOCK_MONOTONIC counts the instructions that the guest
+	executed. The median of nine rounds (the default) repeats to 0.1 %; with three rounds,
+	a timer tick can add up to 2 % to a row of few stores.
 
 	**An instruction count is not time.** Caches, TLB misses, copy bandwidth, lock
 	contention and the price of an exception on real hardware are not in it: a fault
