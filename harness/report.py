@@ -25,7 +25,11 @@ RESULT = re.compile(r"^(not )?ok\b ?(\d+)?(?: -)? ?(.*)$")
 DIRECTIVE = re.compile(r"\s*#\s*(SKIP|XFAIL|TODO|TIMEOUT|exit=|incomplete:|not run:)\s*(.*)$", re.I)
 # The same on each run and machine: no addresses, no times.
 VARIES = [(re.compile(r"0x[0-9a-f]{4,}", re.I), "0x..."),
-          (re.compile(r"\b\d+(\.\d+)? ?(ns|us|ms|s|sec|seconds)\b"), "N s")]
+          (re.compile(r"\b\d+(\.\d+)? ?(ns|us|ms|s|sec|seconds)\b"), "N s"),
+          # pagemap_ioctl: how far two threads got.
+          (re.compile(r"^transact_test count \d+"), "transact_test count N"),
+          (re.compile(r"Extra pages \d+ \([\d.]+%\), extra thread faults \d+"),
+           "Extra pages N, extra thread faults N")]
 
 
 class Case:
