@@ -114,9 +114,14 @@ unit=instructions
 	# What a write fault after fork() costs
 
 	cow_bench maps 32 MiB in folios of one size, forks, and stores to some of the
-	pages: in mode \`reuse\` the child is gone by then, in mode \`copy\` it lives. The columns
-	are thousands of guest instructions for all stores; the others are the numbers of
-	one fault (with → between the columns) in instructions, and the memory used in the end.
+	pages: in mode \`reuse\` the child is gone by then, in mode \`copy\` it lives; folios of that
+	and of all smaller sizes are enabled then. In mode \`child\`, fork() itself is measured, with
+	a child that stores to eight pages and exits or calls exec. The columns are thousands
+	of guest instructions for all stores; the others are the numbers of one fault (with →
+	between the columns) in instructions, and the memory used in the end.
+
+	\`patched\` is the series as it is by default; \`always\` copies a block of 64K in each fault
+	of mode \`copy\` (debugfs cow/copy).
 
 	    ${BENCH_ARGS:+BENCH_ARGS=\"$BENCH_ARGS\" }make bench
 

@@ -4,7 +4,7 @@
 #
 #   x86_64   everything on, W=1 and sparse     tiny    allnoconfig
 #   arm64    everything on                     no-thp  x86_64 without THP
-#   i386     32 bit, PAE
+#   i386     32 bit, PAE, no debugfs
 #
 # The object directories are kept from patch to patch, so only what a patch
 # changes is compiled. Without W=1 a kernel has no warnings, so base is built
@@ -66,7 +66,7 @@ fragments() {
 	esac
 	case $1 in
 	no-thp) echo CONFIG_TRANSPARENT_HUGEPAGE=n ;;
-	i386) printf '%s\n' CONFIG_64BIT=n CONFIG_HIGHMEM4G=y CONFIG_X86_PAE=y ;;
+	i386) printf '%s\n' CONFIG_64BIT=n CONFIG_HIGHMEM4G=y CONFIG_X86_PAE=y CONFIG_DEBUG_FS=n ;;
 	esac
 }
 

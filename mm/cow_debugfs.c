@@ -10,12 +10,9 @@
 
 #include "cow_policy.h"
 
-static unsigned int cow_reuse __read_mostly = COW_REUSE_RUN;
-
-enum cow_reuse cow_reuse_policy(void)
-{
-	return READ_ONCE(cow_reuse);
-}
+unsigned int cow_active_reuse __read_mostly = COW_REUSE_RUN;
+unsigned int cow_active_copy __read_mostly = COW_COPY_ADAPTIVE;
+unsigned int cow_active_copy_max_order __read_mostly = COW_COPY_MAX_ORDER;
 
 struct cow_choice {
 	const char * const *names;
@@ -32,7 +29,19 @@ static const char * const cow_reuse_names[] = {
 static const struct cow_choice cow_reuse_choice = {
 	.names		= cow_reuse_names,
 	.nr_names	= ARRAY_SIZE(cow_reuse_names),
-	.value		= &cow_reuse,
+	.value		= &cow_active_reuse,
+};
+
+static const char * const cow_copy_names[] = {
+	[COW_COPY_NEVER]	= "never",
+	[COW_COPY_ADAPTIVE]	= "adaptive",
+	[COW_COPY_ALWAYS]	= "always",
+};
+
+static const struct cow_choice cow_copy_choice = {
+	.names		= cow_copy_names,
+	.nr_names	= ARRAY_SIZE(cow_copy_names),
+	.value		= &cow_active_copy,
 };
 
 static int cow_choice_show(struct seq_file *m, void *v)
@@ -82,12 +91,32 @@ static const struct file_operations cow_choice_fops = {
 	.release	= single_release,
 };
 
+static int cow_copy_max_bytes_get(void *data, u64 *val)
+{
+	*val = PAGE_SIZE << cow_copy_max_order();
+	return 0;
+}
+
+static int cow_copy_max_bytes_set(void *data, u64 val)
+{
+	if (!is_power_of_2(val) || val < PAGE_SIZE || val > PMD_SIZE / 2)
+		return -EINVAL;
+	WRITE_ONCE(cow_active_copy_max_order, ilog2(val) - PAGE_SHIFT);
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(cow_copy_max_bytes_fops, cow_copy_max_bytes_get,
+			 cow_copy_max_bytes_set, "%llu\n");
+
 static int __init cow_debugfs(void)
 {
 	struct dentry *dir = debugfs_create_dir("cow", NULL);
 
 	debugfs_create_file("reuse", 0644, dir, (void *)&cow_reuse_choice,
 			    &cow_choice_fops);
+	debugfs_create_file("copy", 0644, dir, (void *)&cow_copy_choice,
+			    &cow_choice_fops);
+	debugfs_create_file_unsafe("copy_max_bytes", 0644, dir, NULL,
+				   &cow_copy_max_bytes_fops);
 	return 0;
 }
 late_initcall(cow_debugfs);

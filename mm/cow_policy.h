@@ -15,6 +15,8 @@
 #define __MM_COW_POLICY_H
 
 #include <linux/align.h>
+#include <linux/bitops.h>
+#include <linux/log2.h>
 #include <linux/minmax.h>
 #include <linux/pgtable.h>
 #include <linux/sizes.h>
@@ -42,15 +44,37 @@ enum cow_reuse {
 	COW_REUSE_RUN,		/* more, on the evidence of writable PTEs */
 };
 
+/* What a copy fault may copy. */
+enum cow_copy {
+	COW_COPY_NEVER,		/* the page that faulted */
+	COW_COPY_ADAPTIVE,	/* a block, on the evidence of writable PTEs */
+	COW_COPY_ALWAYS,	/* the largest block there can be */
+};
+
+/* The smallest block: one of two pages would save too little. */
+#define COW_COPY_MIN_ORDER	2
+
+/*
+ * The largest block, unless another is chosen: 64K.  Where base pages are larger
+ * than 4K, a contpte block is 2M, which is too much for a single fault.
+ */
+#define COW_COPY_MAX_ORDER	(16 - MIN(PAGE_SHIFT, 16))
+
 /* What a write fault did, and what decided how much; for the tracepoint. */
 enum cow_action {
 	COW_ACTION_REUSE,
+	COW_ACTION_COPY,
+	COW_ACTION_FALLBACK,	/* was to copy a block, copied a page */
 };
 
 enum cow_reason {
 	COW_REASON_BLOCK,	/* no evidence, or none was asked for */
 	COW_REASON_RUN,		/* writable PTEs beside the block */
 	COW_REASON_DENSE,	/* writable PTEs all over the folio */
+	COW_REASON_ALWAYS,	/* evidence was not asked for */
+	COW_REASON_MEMORY,	/* no folio could be had, or charged */
+	COW_REASON_POISON,	/* a page could not be read */
+	COW_REASON_RACE,	/* the PTEs changed during the copy */
 };
 
 /**
@@ -221,13 +245,126 @@ cow_reuse_window(enum cow_reuse policy, struct cow_range folio, unsigned int idx
 	return window;
 }
 
-/* The active policy, and the only one there is without cow_debugfs.c. */
+/*
+ * The order of a block at @edge, going by the run of writable PTEs on the other side
+ * of it: @step is the direction of the run, @room the number of PTEs there.
+ */
+static __always_inline unsigned int
+cow_run_order(unsigned int edge, int step, unsigned int room,
+	      unsigned int max_order, cow_writable_fn writable, const void *ctx)
+{
+	unsigned int idx = step < 0 ? edge - 1 : edge;
+	unsigned int run = 0;
+
+	if (room < 1U << COW_COPY_MIN_ORDER || !writable(ctx, idx))
+		return 0;
+
+	max_order = min_t(unsigned int, max_order, __ffs(edge));
+	room = min(room, 1U << max_order);
+	while (++run < room) {
+		idx += step;
+		if (!writable(ctx, idx))
+			break;
+	}
+	return run < 1U << COW_COPY_MIN_ORDER ? 0 : ilog2(run);
+}
+
+/**
+ * cow_copy_evidence - May there be evidence for a block?
+ * @range: the PTEs of this page table, or those of it in this VMA
+ * @idx: index of the PTE that faulted; within @range
+ * @writable: tells about other PTEs of @range
+ * @ctx: passed on to @writable
+ *
+ * This is the cheap part of cow_copy_order(): it looks at one PTE on each side of
+ * the smallest block.
+ *
+ * Return: true if one of them is writable.
+ */
+static __always_inline bool
+cow_copy_evidence(struct cow_range range, unsigned int idx,
+		  cow_writable_fn writable, const void *ctx)
+{
+	const unsigned int start = ALIGN_DOWN(idx, 1U << COW_COPY_MIN_ORDER);
+	const unsigned int end = start + (1U << COW_COPY_MIN_ORDER);
+
+	return (start > range.start && writable(ctx, start - 1)) ||
+	       (end < range.end && writable(ctx, end));
+}
+
+/**
+ * cow_copy_order - The order of the block that a copy fault may copy.
+ * @range: the PTEs of this page table and this VMA
+ * @idx: index of the PTE that faulted; within @range
+ * @max_order: the largest order allowed; at least COW_COPY_MIN_ORDER
+ * @writable: tells about other PTEs of @range
+ * @ctx: passed on to @writable
+ *
+ * An aligned block is copied only if as many PTEs right beside it are writable:
+ * the memory that a copy can waste is at most what the process has stored to next
+ * to it since fork().  A block with a writable PTE in it is not shared any more;
+ * so a larger block that has the run in it is of no use, and the smallest one is
+ * looked at before runs are.
+ *
+ * Return: the order, or 0 to copy a single page.
+ */
+static __always_inline unsigned int
+cow_copy_order(struct cow_range range, unsigned int idx, unsigned int max_order,
+	       cow_writable_fn writable, const void *ctx)
+{
+	const unsigned int start = ALIGN_DOWN(idx, 1U << COW_COPY_MIN_ORDER);
+	const unsigned int end = start + (1U << COW_COPY_MIN_ORDER);
+	unsigned int i, order = 0;
+
+	if (start < range.start || end > range.end)
+		return 0;
+	for (i = start; i < end; i++)
+		if (writable(ctx, i))
+			return 0;
+
+	if (start > range.start)
+		order = cow_run_order(start, /* step = */ -1, start - range.start,
+				      max_order, writable, ctx);
+	if (!order && end < range.end)
+		order = cow_run_order(end, /* step = */ 1, range.end - end,
+				      max_order, writable, ctx);
+	return order;
+}
+
+/* The active policies.  They are variables only for cow_debugfs.c. */
 #ifdef CONFIG_DEBUG_FS
-enum cow_reuse cow_reuse_policy(void);
+extern unsigned int cow_active_reuse;
+extern unsigned int cow_active_copy;
+extern unsigned int cow_active_copy_max_order;
+
+static inline enum cow_reuse cow_reuse_policy(void)
+{
+	return READ_ONCE(cow_active_reuse);
+}
+
+static inline enum cow_copy cow_copy_policy(void)
+{
+	return READ_ONCE(cow_active_copy);
+}
+
+static inline unsigned int cow_copy_max_order(void)
+{
+	return READ_ONCE(cow_active_copy_max_order);
+}
 #else
 static inline enum cow_reuse cow_reuse_policy(void)
 {
 	return COW_REUSE_RUN;
+}
+
+static inline enum cow_copy cow_copy_policy(void)
+{
+	return COW_COPY_ADAPTIVE;
+}
+
+static inline unsigned int cow_copy_max_order(void)
+{
+	return COW_COPY_MAX_ORDER;
 }
 #endif
 

@@ -249,6 +249,129 @@ static void small_folios_are_not_sampled(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, t->looks, 2);
 }
 
+#define MAX_COPY_ORDER	4U
+
+/* What do_wp_page() asks. */
+static unsigned int copy_order(struct table *t, unsigned int idx)
+{
+	unsigned int order;
+
+	if (!cow_copy_evidence(t->folio, idx, look, t))
+		return 0;
+	order = cow_copy_order(t->folio, idx, MAX_COPY_ORDER, look, t);
+	KUNIT_EXPECT_LE(t->test, order, MAX_COPY_ORDER);
+	KUNIT_EXPECT_NE(t->test, order, 1);
+	return order;
+}
+
+/* And what it does with the answer, if all pages of the block are shared. */
+static void copy_fault(struct table *t, unsigned int idx)
+{
+	unsigned int order = copy_order(t, idx);
+
+	memset(t->writable + ALIGN_DOWN(idx, 1U << order), true, 1U << order);
+}
+
+static void copy_needs_evidence(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	KUNIT_EXPECT_EQ(test, copy_order(t, 0), 0);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 0);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL - 1), 0);
+	/* A look at each side, as far as there is one. */
+	KUNIT_EXPECT_EQ(test, t->looks, 4);
+}
+
+static void copy_needs_run_as_long_as_block(struct kunit *test)
+{
+	for (unsigned int run = 1; run <= ALL / 2; run++) {
+		struct table *t = new_table(test, 0, ALL);
+		unsigned int order = min_t(unsigned int, ilog2(run), MAX_COPY_ORDER);
+
+		if (order < COW_COPY_MIN_ORDER)
+			order = 0;
+		memset(t->writable + ALL / 2 - run, true, run);
+		KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), order);
+		KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2 + 3), order);
+		KUNIT_EXPECT_LE(test, t->looks, 2 * (8 + (1 << MAX_COPY_ORDER)));
+	}
+}
+
+static void copy_run_has_no_gap(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable, true, ALL / 2);
+	t->writable[ALL / 2 - 8] = false;
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 2);
+	t->writable[ALL / 2 - 3] = false;
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 0);
+}
+
+static void copy_evidence_ahead(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable + ALL / 2, true, 8);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2 - 1), 3);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2 - 4), 3);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2 - 5), 0);
+}
+
+/* The run has to end where a block of its order can begin. */
+static void copy_evidence_is_aligned(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable, true, ALL / 2 - 4);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2 - 4), 2);
+	memset(t->writable, true, ALL / 2);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2),
+			min_t(unsigned int, ilog2(ALL / 2), MAX_COPY_ORDER));
+	memset(t->writable, true, ALL / 2 + 4);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2 + 4), 2);
+}
+
+/* A run has to be found once in a page table, then every block is a large one. */
+static void copy_ramp_of_sequential_writer(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+	unsigned int faults = 0;
+
+	for (unsigned int idx = 0; idx < ALL; idx++) {
+		if (t->writable[idx])
+			continue;
+		copy_fault(t, idx);
+		faults++;
+	}
+	/* 4 pages, blocks of 4 and 8, and then of 16. */
+	KUNIT_EXPECT_EQ(test, faults, 4 + 1 + 1 + (ALL - 16) / 16);
+}
+
+/* A page that was stored to is not shared any more, nor is a block it is in. */
+static void copy_of_untouched_block(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable, true, ALL / 2);
+	KUNIT_EXPECT_NE(test, copy_order(t, ALL / 2), 0);
+	t->writable[ALL / 2 + 3] = true;
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 0);
+}
+
+static void copy_stays_in_range(struct kunit *test)
+{
+	struct table *t = new_table(test, ALL / 2 - 2, ALL / 2 + 2);
+
+	memset(t->writable, true, ALL);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 0);
+
+	t->folio = (struct cow_range) { ALL / 2 - 4, ALL / 2 + 4 };
+	memset(t->writable + ALL / 2, false, 4);
+	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 2);
+}
+
 static struct kunit_case cow_policy_test_cases[] = {
 	KUNIT_CASE(block_is_aligned),
 	KUNIT_CASE(block_ignores_evidence),
@@ -263,6 +386,14 @@ static struct kunit_case cow_policy_test_cases[] = {
 	KUNIT_CASE(distant_stores_stay_in_their_blocks),
 	KUNIT_CASE(looks_are_bounded),
 	KUNIT_CASE(small_folios_are_not_sampled),
+	KUNIT_CASE(copy_needs_evidence),
+	KUNIT_CASE(copy_needs_run_as_long_as_block),
+	KUNIT_CASE(copy_run_has_no_gap),
+	KUNIT_CASE(copy_evidence_ahead),
+	KUNIT_CASE(copy_evidence_is_aligned),
+	KUNIT_CASE(copy_ramp_of_sequential_writer),
+	KUNIT_CASE(copy_of_untouched_block),
+	KUNIT_CASE(copy_stays_in_range),
 	{}
 };
 

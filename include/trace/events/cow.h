@@ -8,12 +8,18 @@
 #include <linux/tracepoint.h>
 
 #define COW_ACTION					\
-	EMe(COW_ACTION_REUSE,	"reuse")
+	EM(COW_ACTION_REUSE,	"reuse")		\
+	EM(COW_ACTION_COPY,	"copy")			\
+	EMe(COW_ACTION_FALLBACK,	"fallback")
 
 #define COW_REASON					\
 	EM(COW_REASON_BLOCK,	"block")		\
 	EM(COW_REASON_RUN,	"run")			\
-	EMe(COW_REASON_DENSE,	"dense")
+	EM(COW_REASON_DENSE,	"dense")		\
+	EM(COW_REASON_ALWAYS,	"always")		\
+	EM(COW_REASON_MEMORY,	"memory")		\
+	EM(COW_REASON_POISON,	"poison")		\
+	EMe(COW_REASON_RACE,	"race")
 
 #undef EM
 #undef EMe

@@ -7,8 +7,10 @@
  * of all stores, the distribution of the cost of the stores that faulted, and
  * the memory that the stores used up.  One JSON object a line and measurement.
  *
- * With -m refork, the next fork() is measured instead, after such stores without
- * a child: it is cheap where the PTEs still form contpte blocks (arm64).
+ * "child" measures fork() itself, with a child that stores to a few pages and
+ * exits or calls exec.  With -m refork, the next fork() is measured, after such
+ * stores without a child: it is cheap where the PTEs still form contpte blocks
+ * (arm64).
  *
  * The unit is whatever CLOCK_MONOTONIC counts: nanoseconds, or, with -i, guest
  * instructions under "qemu -icount shift=0,sleep=off".
@@ -38,9 +40,12 @@
 #define MAX_PAGES	(AREA_SIZE / 4096)
 #define MAX_ROUNDS	99
 
-enum mode { MODE_REUSE, MODE_COPY, MODE_REFORK, NR_MODES };
+/* So many pages does the short-lived child store to. */
+#define CHILD_STORES	8
 
-static const char * const mode_names[] = { "reuse", "copy", "refork" };
+enum mode { MODE_REUSE, MODE_COPY, MODE_CHILD, MODE_REFORK, NR_MODES };
+
+static const char * const mode_names[] = { "reuse", "copy", "child", "refork" };
 
 struct pattern {
 	const char *name;
@@ -48,6 +53,7 @@ struct pattern {
 	unsigned int nr;	/* 0: to each page */
 	bool random;
 	bool fill;		/* memset() instead of single stores */
+	bool exec;		/* the child ends with exec */
 };
 
 static const struct pattern patterns[] = {
@@ -60,6 +66,13 @@ static const struct pattern patterns[] = {
 	{ .name = "4per2m", .every = 2UL << 20, .nr = 4, .random = true },
 	{ .name = "8per2m", .every = 2UL << 20, .nr = 8, .random = true },
 	{ .name = "16per2m", .every = 2UL << 20, .nr = 16, .random = true },
+};
+
+/* What the child of MODE_CHILD does. */
+static const struct pattern child_patterns[] = {
+	{ .name = "exit", .every = AREA_SIZE / CHILD_STORES, .nr = 1, .random = true },
+	{ .name = "exec", .every = AREA_SIZE / CHILD_STORES, .nr = 1, .random = true,
+	  .exec = true },
 };
 
 static const unsigned int sizes_kb[] = { 4, 16, 64, 1024, 2048 };
@@ -164,17 +177,18 @@ static long free_kb(void)
 	return pages * (psize() >> 10);
 }
 
-static void use_folio_size(unsigned int size_kb)
+/* Allow folios of one size, or of all sizes up to it; else there are small ones. */
+static void use_folio_size(unsigned int size_kb, bool smaller)
 {
+	const int order = size_kb << 10 > psize() ? sz2ord(size_kb << 10, psize()) : 0;
 	struct thp_settings settings;
 
 	thp_read_settings(&settings);
 	settings.thp_enabled = THP_MADVISE;
 	for (int i = 0; i < NR_ORDERS; i++)
-		settings.hugepages[i].enabled = THP_NEVER;
-	if (size_kb << 10 > psize())
-		settings.hugepages[sz2ord(size_kb << 10, psize())].enabled =
-			THP_ALWAYS;
+		settings.hugepages[i].enabled =
+			order && (i == order || (smaller && i > 1 && i < order)) ?
+			THP_ALWAYS : THP_NEVER;
 	thp_write_settings(&settings);
 }
 
@@ -229,10 +243,13 @@ static char *map_area(unsigned int size_kb)
 		munmap(map, area - map);
 	munmap(area + AREA_SIZE, map + align - area);
 
+	use_folio_size(size_kb, /* smaller = */ false);
 	memset(area, 1, AREA_SIZE);
 	if (size_kb << 10 == align)
 		map_by_ptes(area);
 	check_folio_size(area, size_kb);
+	/* What is copied may be smaller than what is copied from. */
+	use_folio_size(size_kb, /* smaller = */ true);
 	return area;
 }
 
@@ -347,18 +364,43 @@ static void time_fork(char *area, const struct pattern *pat, unsigned int nr,
 	waitpid(pid, NULL, 0);
 }
 
+/* From fork() to the end of a child that stores to @nr pages. */
+static void time_child(char *area, const struct pattern *pat, unsigned int nr,
+		       struct sample *s)
+{
+	unsigned long faults;
+	uint64_t start;
+	pid_t pid;
+
+	minor_faults();
+	faults = minor_faults();
+	start = now();
+	pid = fork();
+	if (!pid) {
+		store_all(area, pat, nr);
+		if (pat->exec)
+			execl("/proc/self/exe", "cow_bench", "-x", NULL);
+		_exit(pat->exec);
+	}
+	waitpid(pid, NULL, 0);
+	s->total = now() - start;
+	s->faults = minor_faults() - faults;
+}
+
 static struct sample run_once(enum mode mode, unsigned int size_kb,
 			      const struct pattern *pat)
 {
 	const unsigned int nr = fill_order(pat);
 	struct sample s = {};
 
-	for (int single = 0; single <= (mode != MODE_REFORK); single++) {
+	for (int single = 0; single <= (mode < MODE_CHILD); single++) {
 		char *area = map_area(size_kb);
 		int live_fd;
 		pid_t pid = fork_child(mode, &live_fd);
 
-		if (mode == MODE_REFORK)
+		if (mode == MODE_CHILD)
+			time_child(area, pat, nr, &s);
+		else if (mode == MODE_REFORK)
 			time_fork(area, pat, nr, &s);
 		else if (single)
 			time_faults(area, nr, &s);
@@ -413,17 +455,25 @@ static bool selected(const char *option, const char *name)
 	return !option || !strcmp(option, name);
 }
 
+static void measure_patterns(enum mode mode, unsigned int size_kb,
+			     const struct pattern *pats, unsigned int nr)
+{
+	for (unsigned int i = 0; i < nr; i++)
+		if (selected(opts.pattern, pats[i].name))
+			measure(mode, size_kb, &pats[i]);
+}
+
 static void measure_size(unsigned int size_kb)
 {
-	unsigned int mode, i;
-
-	use_folio_size(size_kb);
-	for (mode = 0; mode < NR_MODES; mode++) {
+	for (unsigned int mode = 0; mode < NR_MODES; mode++) {
 		if (opts.mode ? strcmp(opts.mode, mode_names[mode]) : mode == MODE_REFORK)
 			continue;
-		for (i = 0; i < ARRAY_SIZE(patterns); i++)
-			if (selected(opts.pattern, patterns[i].name))
-				measure(mode, size_kb, &patterns[i]);
+		if (mode == MODE_CHILD)
+			measure_patterns(mode, size_kb, child_patterns,
+					 ARRAY_SIZE(child_patterns));
+		else
+			measure_patterns(mode, size_kb, patterns,
+					 ARRAY_SIZE(patterns));
 	}
 }
 
@@ -440,12 +490,14 @@ static bool size_supported(unsigned int size_kb)
 static void usage(const char *prog)
 {
 	fprintf(stderr,
-		"usage: %s [-i] [-k kernel] [-m reuse|copy|refork] [-p pattern] [-r rounds] [-s size_kb]\n"
+		"usage: %s [-i] [-k kernel] [-m reuse|copy|child|refork] [-p pattern] [-r rounds] [-s size_kb]\n"
 		"  -i  CLOCK_MONOTONIC counts guest instructions (qemu -icount shift=0,sleep=off)\n"
 		"  -k  what the records say in \"kernel\" (default: uname -r)\n"
 		"patterns:", prog);
 	for (unsigned int i = 0; i < ARRAY_SIZE(patterns); i++)
 		fprintf(stderr, " %s", patterns[i].name);
+	for (unsigned int i = 0; i < ARRAY_SIZE(child_patterns); i++)
+		fprintf(stderr, " %s", child_patterns[i].name);
 	fprintf(stderr, "\n");
 	exit(KSFT_FAIL);
 }
@@ -454,7 +506,7 @@ static void parse_options(int argc, char **argv)
 {
 	int c;
 
-	while ((c = getopt(argc, argv, "ik:m:p:r:s:")) != -1) {
+	while ((c = getopt(argc, argv, "ik:m:p:r:s:x")) != -1) {
 		switch (c) {
 		case 'i':
 			opts.insns = true;
@@ -474,6 +526,8 @@ static void parse_options(int argc, char **argv)
 		case 's':
 			opts.size_kb = atoi(optarg);
 			break;
+		case 'x':	/* what the child executes */
+			_exit(0);
 		default:
 			usage(argv[0]);
 		}
