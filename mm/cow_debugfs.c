@@ -4,6 +4,8 @@
  * measuring one against the other.
  */
 #include <linux/debugfs.h>
+#include <linux/kstrtox.h>
+#include <linux/log2.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
@@ -91,21 +93,45 @@ static const struct file_operations cow_choice_fops = {
 	.release	= single_release,
 };
 
-static int cow_copy_max_bytes_get(void *data, u64 *val)
+static int cow_copy_max_bytes_show(struct seq_file *m, void *v)
 {
-	*val = PAGE_SIZE << cow_copy_max_order();
+	seq_printf(m, "%lu\n", PAGE_SIZE << cow_copy_max_order());
 	return 0;
 }
 
-static int cow_copy_max_bytes_set(void *data, u64 val)
+static int cow_copy_max_bytes_open(struct inode *inode, struct file *file)
 {
-	if (!is_power_of_2(val) || val < PAGE_SIZE || val > PMD_SIZE / 2)
+	return single_open(file, cow_copy_max_bytes_show, NULL);
+}
+
+/* A power of two, from a page (which means no block) to half of what a PMD maps. */
+static ssize_t cow_copy_max_bytes_write(struct file *file,
+					const char __user *ubuf, size_t count,
+					loff_t *ppos)
+{
+	char buf[16];
+	u64 val;
+
+	if (count >= sizeof(buf))
+		return -EINVAL;
+	if (copy_from_user(buf, ubuf, count))
+		return -EFAULT;
+	buf[count] = '\0';
+
+	if (kstrtou64(buf, 0, &val) || val < PAGE_SIZE || val > PMD_SIZE / 2 ||
+	    !is_power_of_2(val))
 		return -EINVAL;
 	WRITE_ONCE(cow_active_copy_max_order, ilog2(val) - PAGE_SHIFT);
-	return 0;
+	return count;
 }
-DEFINE_DEBUGFS_ATTRIBUTE(cow_copy_max_bytes_fops, cow_copy_max_bytes_get,
-			 cow_copy_max_bytes_set, "%llu\n");
+
+static const struct file_operations cow_copy_max_bytes_fops = {
+	.open		= cow_copy_max_bytes_open,
+	.read		= seq_read,
+	.write		= cow_copy_max_bytes_write,
+	.llseek		= seq_lseek,
+	.release	= single_release,
+};
 
 static int __init cow_debugfs(void)
 {
@@ -115,8 +141,8 @@ static int __init cow_debugfs(void)
 			    &cow_choice_fops);
 	debugfs_create_file("copy", 0644, dir, (void *)&cow_copy_choice,
 			    &cow_choice_fops);
-	debugfs_create_file_unsafe("copy_max_bytes", 0644, dir, NULL,
-				   &cow_copy_max_bytes_fops);
+	debugfs_create_file("copy_max_bytes", 0644, dir, NULL,
+			    &cow_copy_max_bytes_fops);
 	return 0;
 }
 late_initcall(cow_debugfs);

@@ -64,7 +64,7 @@ enum cow_copy {
 enum cow_action {
 	COW_ACTION_REUSE,
 	COW_ACTION_COPY,
-	COW_ACTION_FALLBACK,	/* was to copy a block, copied a page */
+	COW_ACTION_FALLBACK,	/* was to copy a block, and did not */
 };
 
 enum cow_reason {
@@ -102,8 +102,8 @@ struct cow_window {
  * @ctx: what the caller of the policy passed in
  * @idx: index of the PTE in the page table; within the range of the folio
  *
- * Return: true if the PTE maps the page of the folio that belongs there, and
- * maps it writable.
+ * Return: true if the PTE is writable and maps what counts: for a reuse, the page
+ * of the folio that belongs there; for a copy, any page.
  */
 typedef bool (*cow_writable_fn)(const void *ctx, unsigned int idx);
 
@@ -300,11 +300,11 @@ cow_copy_evidence(struct cow_range range, unsigned int idx,
  * @writable: tells about other PTEs of @range
  * @ctx: passed on to @writable
  *
- * An aligned block is copied only if as many PTEs right beside it are writable:
- * the memory that a copy can waste is at most what the process has stored to next
- * to it since fork().  A block with a writable PTE in it is not shared any more;
- * so a larger block that has the run in it is of no use, and the smallest one is
- * looked at before runs are.
+ * An aligned block is copied only if as many PTEs right beside it are writable.
+ * These pages were stored to since fork(), or are in blocks that were copied or
+ * reused for a store: after a dense stretch, one store a block is enough to go on.
+ * A block with a writable PTE in it is not shared any more; so a larger block that
+ * has the run in it is of no use, and the smallest one is looked at before runs are.
  *
  * Return: the order, or 0 to copy a single page.
  */

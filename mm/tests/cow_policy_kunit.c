@@ -349,6 +349,24 @@ static void copy_ramp_of_sequential_writer(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, faults, 4 + 1 + 1 + (ALL - 16) / 16);
 }
 
+/* What was copied along is evidence too: one store a block goes on from a run. */
+static void copy_goes_on_from_run(struct kunit *test)
+{
+	struct table *t = new_table(test, 0, ALL);
+
+	memset(t->writable, true, 16);
+	for (unsigned int idx = 16 + 5; idx < ALL; idx += 16) {
+		unsigned int order = copy_order(t, idx);
+
+		/* Not where the store is, but beside the smallest block, is the run. */
+		KUNIT_EXPECT_EQ(test, order, 0);
+	}
+	for (unsigned int idx = 16; idx < ALL; idx += 16) {
+		KUNIT_EXPECT_EQ(test, copy_order(t, idx), MAX_COPY_ORDER);
+		copy_fault(t, idx);
+	}
+}
+
 /* A page that was stored to is not shared any more, nor is a block it is in. */
 static void copy_of_untouched_block(struct kunit *test)
 {
@@ -392,6 +410,7 @@ static struct kunit_case cow_policy_test_cases[] = {
 	KUNIT_CASE(copy_evidence_ahead),
 	KUNIT_CASE(copy_evidence_is_aligned),
 	KUNIT_CASE(copy_ramp_of_sequential_writer),
+	KUNIT_CASE(copy_goes_on_from_run),
 	KUNIT_CASE(copy_of_untouched_block),
 	KUNIT_CASE(copy_stays_in_range),
 	{}

@@ -98,9 +98,13 @@ static unsigned int order[MAX_PAGES];
 static uint64_t cost[MAX_PAGES];
 static uint64_t seed;
 
+/*
+ * Buffers are static, here and below: then it does not depend on the layout of the
+ * stack which call is the one that takes the fault on them after fork().
+ */
 static uint64_t now(void)
 {
-	struct timespec ts;
+	static struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
@@ -108,7 +112,7 @@ static uint64_t now(void)
 
 static unsigned long minor_faults(void)
 {
-	struct rusage ru;
+	static struct rusage ru;
 
 	getrusage(RUSAGE_SELF, &ru);
 	return ru.ru_minflt;
@@ -177,8 +181,11 @@ static long free_kb(void)
 	return pages * (psize() >> 10);
 }
 
-/* Allow folios of one size, or of all sizes up to it; else there are small ones. */
-static void use_folio_size(unsigned int size_kb, bool smaller)
+/*
+ * Allow folios of all sizes up to this one: first-touch faults take the largest, and
+ * what is copied later may be smaller.
+ */
+static void use_folio_size(unsigned int size_kb)
 {
 	const int order = size_kb << 10 > psize() ? sz2ord(size_kb << 10, psize()) : 0;
 	struct thp_settings settings;
@@ -187,8 +194,7 @@ static void use_folio_size(unsigned int size_kb, bool smaller)
 	settings.thp_enabled = THP_MADVISE;
 	for (int i = 0; i < NR_ORDERS; i++)
 		settings.hugepages[i].enabled =
-			order && (i == order || (smaller && i > 1 && i < order)) ?
-			THP_ALWAYS : THP_NEVER;
+			i > 1 && i <= order ? THP_ALWAYS : THP_NEVER;
 	thp_write_settings(&settings);
 }
 
@@ -204,32 +210,28 @@ static void map_by_ptes(char *area)
 	}
 }
 
-/* Every folio of the area must have the size that the record will claim. */
-static void check_folio_size(char *area, unsigned int size_kb)
+/* Where the first page is that is not in a folio of this size; AREA_SIZE: nowhere. */
+static unsigned long wrong_folio(char *area, unsigned int size_kb)
 {
 	const unsigned long size = (unsigned long)size_kb << 10;
 	int pagemap_fd = open("/proc/self/pagemap", O_RDONLY);
-	unsigned long first = 0;
+	unsigned long off, first = 0;
 
 	if (pagemap_fd < 0)
 		ksft_exit_fail_perror("/proc/self/pagemap");
-	for (unsigned long off = 0; off < AREA_SIZE; off += psize()) {
+	for (off = 0; off < AREA_SIZE; off += psize()) {
 		unsigned long pfn = pagemap_get_pfn(pagemap_fd, area + off);
 
-		if (!(off % size)) {
+		if (!(off % size))
 			first = pfn;
-			if (pfn % (size / psize()))
-				ksft_exit_fail_msg("folio of %u kB expected at 0x%lx\n",
-						   size_kb, off);
-		}
-		if (pfn != first + off % size / psize())
-			ksft_exit_fail_msg("folio of %u kB expected at 0x%lx\n",
-					   size_kb, off);
+		if (first % (size / psize()) || pfn != first + off % size / psize())
+			break;
 	}
 	close(pagemap_fd);
+	return off;
 }
 
-static char *map_area(unsigned int size_kb)
+static char *try_map_area(unsigned int size_kb)
 {
 	const uint64_t align = read_pmd_pagesize();
 	char *map, *area;
@@ -243,14 +245,27 @@ static char *map_area(unsigned int size_kb)
 		munmap(map, area - map);
 	munmap(area + AREA_SIZE, map + align - area);
 
-	use_folio_size(size_kb, /* smaller = */ false);
 	memset(area, 1, AREA_SIZE);
 	if (size_kb << 10 == align)
 		map_by_ptes(area);
-	check_folio_size(area, size_kb);
-	/* What is copied may be smaller than what is copied from. */
-	use_folio_size(size_kb, /* smaller = */ true);
 	return area;
+}
+
+/* Every folio of the area must have the size that the record will claim. */
+static char *map_area(unsigned int size_kb)
+{
+	unsigned long off;
+	char *area;
+
+	for (int tries = 0; tries < 3; tries++) {
+		area = try_map_area(size_kb);
+		off = wrong_folio(area, size_kb);
+		if (off == AREA_SIZE)
+			return area;
+		munmap(area, AREA_SIZE);
+		write_file("/proc/sys/vm/compact_memory", "1", 2);
+	}
+	ksft_exit_fail_msg("folio of %u kB expected at 0x%lx\n", size_kb, off);
 }
 
 /* The child lives until the returned descriptor is closed, or exits at once. */
@@ -304,12 +319,26 @@ static int cmp_u64(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/*
+ * fork() write-protected stack and data as well: take the faults on what is called
+ * next, so that they are not counted.
+ */
+static void warm_up(char *area)
+{
+	static const struct pattern none = { .name = "none" };
+
+	store_all(area, &none, 0);
+	minor_faults();
+	now();
+}
+
 /* The stores one by one: the cost of those that faulted goes to @s. */
 static void time_faults(char *area, unsigned int nr, struct sample *s)
 {
 	const unsigned int shift = pshift();
 	unsigned int nr_faults = 0;
 
+	warm_up(area);
 	for (unsigned int i = 0; i < nr; i++) {
 		volatile char *p = area + ((unsigned long)order[i] << shift);
 		unsigned long faults = minor_faults();
@@ -333,15 +362,17 @@ static void time_total(char *area, const struct pattern *pat, unsigned int nr,
 {
 	long free_before = free_kb();
 	unsigned long faults;
-	uint64_t start;
+	uint64_t total;
 
-	/* fork() write-protected the stack as well: fault there, and not below. */
-	minor_faults();
+	warm_up(area);
 	faults = minor_faults();
-	start = now();
+	total = now();
 	store_all(area, pat, nr);
-	s->total = now() - start;
-	s->faults = minor_faults() - faults;
+	total = now() - total;
+	faults = minor_faults() - faults;
+
+	s->total = total;
+	s->faults = faults;
 	s->used_kb = free_before - free_kb();
 }
 
@@ -349,18 +380,21 @@ static void time_fork(char *area, const struct pattern *pat, unsigned int nr,
 		      struct sample *s)
 {
 	unsigned long faults;
-	uint64_t start;
+	uint64_t total;
 	pid_t pid;
 
 	store_all(area, pat, nr);
-	minor_faults();
+	warm_up(area);
 	faults = minor_faults();
-	start = now();
+	total = now();
 	pid = fork();
 	if (!pid)
 		_exit(0);
-	s->total = now() - start;
-	s->faults = minor_faults() - faults;
+	total = now() - total;
+	faults = minor_faults() - faults;
+
+	s->total = total;
+	s->faults = faults;
 	waitpid(pid, NULL, 0);
 }
 
@@ -369,12 +403,12 @@ static void time_child(char *area, const struct pattern *pat, unsigned int nr,
 		       struct sample *s)
 {
 	unsigned long faults;
-	uint64_t start;
+	uint64_t total;
 	pid_t pid;
 
-	minor_faults();
+	warm_up(area);
 	faults = minor_faults();
-	start = now();
+	total = now();
 	pid = fork();
 	if (!pid) {
 		store_all(area, pat, nr);
@@ -383,8 +417,11 @@ static void time_child(char *area, const struct pattern *pat, unsigned int nr,
 		_exit(pat->exec);
 	}
 	waitpid(pid, NULL, 0);
-	s->total = now() - start;
-	s->faults = minor_faults() - faults;
+	total = now() - total;
+	faults = minor_faults() - faults;
+
+	s->total = total;
+	s->faults = faults;
 }
 
 static struct sample run_once(enum mode mode, unsigned int size_kb,
@@ -465,6 +502,7 @@ static void measure_patterns(enum mode mode, unsigned int size_kb,
 
 static void measure_size(unsigned int size_kb)
 {
+	use_folio_size(size_kb);
 	for (unsigned int mode = 0; mode < NR_MODES; mode++) {
 		if (opts.mode ? strcmp(opts.mode, mode_names[mode]) : mode == MODE_REFORK)
 			continue;

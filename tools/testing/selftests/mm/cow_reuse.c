@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,24 +27,13 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <linux/mman.h>
-#include <sys/ptrace.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-#include "../../../../mm/gup_test.h"
-#include "kselftest_harness.h"
-#include "hugepage_settings.h"
-#include "vm_util.h"
+#include "cow_util.h"
 
 #define POLICY_FILE	"/sys/kernel/debug/cow/reuse"
-#define GUP_TEST_FILE	"/sys/kernel/debug/gup_test"
 #define SPLIT_FILE	"/sys/kernel/debug/split_huge_pages"
-
-/* Seconds; emulated machines are slow. */
-#define TIMEOUT		120
-#define RACE_SECONDS	2
 
 /* Page tables that one test looks at the ends of, and others before. */
 #define NR_TABLES	16
@@ -53,12 +41,6 @@
 
 /* With base pages below 4K there would be more. */
 #define MAX_PAGES	512
-
-/* What the words of pages 0, 1, ... hold, from whom. */
-#define OLD		0x01d00000UL
-#define NEW		0x0e300000UL
-#define CHILD		0xc41d0000UL
-#define OTHER		0x07e40000UL
 
 /* Argument of this program that makes it the process of child_execs. */
 #define WAIT_ARG	"--wait"
@@ -105,21 +87,7 @@ static bool has_policy(void)
 static void set_policy(const char *policy)
 {
 	if (has_policy())
-		write_file(POLICY_FILE, policy, strlen(policy) + 1);
-}
-
-static void get_policy(char *policy, size_t size)
-{
-	char buf[64];
-	char *start;
-
-	policy[0] = '\0';
-	if (!read_file(POLICY_FILE, buf, sizeof(buf)))
-		return;
-	start = strchr(buf, '[');
-	if (!start)
-		return;
-	snprintf(policy, size, "%.*s", (int)strcspn(start + 1, "]"), start + 1);
+		write_setting(POLICY_FILE, policy);
 }
 
 static void restore_policy(void)
@@ -166,57 +134,11 @@ static size_t open_end(struct _test_data_cow_reuse *self, size_t page)
 	return end < self->nr ? end : self->nr;
 }
 
-/* Content: one word a page. */
-
-static void put(char *mem, size_t page, __u64 value)
-{
-	__u64 *word = (__u64 *)(mem + page * psize());
-
-	*word = value;
-	asm volatile("" : : "r" (word) : "memory");
-}
-
-static __u64 get(char *mem, size_t page)
-{
-	return FORCE_READ(*(__u64 *)(mem + page * psize()));
-}
-
-static void fill(char *mem, size_t from, size_t to, __u64 base)
-{
-	for (size_t i = from; i < to; i++)
-		put(mem, i, base + i);
-}
-
 /* Number of pages in [from, to), other than special ones, that hold something else. */
 static size_t mismatches(struct _test_data_cow_reuse *self, size_t from, size_t to,
 			 __u64 base)
 {
-	size_t bad = 0;
-
-	for (size_t i = from; i < to; i++)
-		bad += !self->special[i] && get(self->mem, i) != base + i;
-	return bad;
-}
-
-/* Faults */
-
-static long minor_faults(void)
-{
-	static struct rusage usage;
-
-	getrusage(RUSAGE_THREAD, &usage);
-	return usage.ru_minflt;
-}
-
-static long store_faults(char *mem, size_t page, __u64 value)
-{
-	long before;
-
-	/* The first call takes the faults on what it needs itself. */
-	minor_faults();
-	before = minor_faults();
-	put(mem, page, value);
-	return minor_faults() - before;
+	return count_mismatches(self->mem, self->special, from, to, base);
 }
 
 /*
@@ -255,40 +177,6 @@ static void expect_window(struct __test_metadata *_metadata,
 	EXPECT_EQ(mismatches(self, 0, self->nr, NEW), 0);
 }
 
-static sigjmp_buf fault_jump;
-
-static void fault_handler(int sig)
-{
-	siglongjmp(fault_jump, sig);
-}
-
-/* The signal that a store to @page gets, 0 if it succeeds. */
-static int try_store(char *mem, size_t page, __u64 value)
-{
-	struct sigaction act = { .sa_handler = fault_handler };
-	struct sigaction segv, bus;
-	int sig;
-
-	sigaction(SIGSEGV, &act, &segv);
-	sigaction(SIGBUS, &act, &bus);
-	sig = sigsetjmp(fault_jump, 1);
-	if (!sig)
-		put(mem, page, value);
-	sigaction(SIGSEGV, &segv, NULL);
-	sigaction(SIGBUS, &bus, NULL);
-	return sig;
-}
-
-static void expect_segv(struct __test_metadata *_metadata,
-			struct _test_data_cow_reuse *self, size_t from, size_t to)
-{
-	size_t bad = 0;
-
-	for (size_t i = from; i < to; i++)
-		bad += try_store(self->mem, i, OTHER) != SIGSEGV;
-	EXPECT_EQ(bad, 0) TH_LOG("stores got no SIGSEGV in [%zu, %zu)", from, to);
-}
-
 /* Page tables and folios */
 
 static __u64 pagemap(struct _test_data_cow_reuse *self, size_t page)
@@ -299,21 +187,8 @@ static __u64 pagemap(struct _test_data_cow_reuse *self, size_t page)
 /* Number of pages, other than special ones, that have @flag. */
 static size_t pages_with(struct _test_data_cow_reuse *self, __u64 flag)
 {
-	size_t count = 0;
-
-	for (size_t i = 0; i < self->nr; i++)
-		count += !self->special[i] && (pagemap(self, i) & flag);
-	return count;
-}
-
-static bool is_tail(struct _test_data_cow_reuse *self, unsigned long pfn)
-{
-	__u64 flags;
-
-	if (pread(self->kpageflags_fd, &flags, sizeof(flags),
-		  pfn * sizeof(flags)) != sizeof(flags))
-		return false;
-	return flags & KPF_COMPOUND_TAIL;
+	return count_pages_with(self->pagemap_fd, self->mem, self->nr, self->special,
+				flag);
 }
 
 /* Is one folio of @nr pages, and nothing else, mapped from @mem on? */
@@ -321,33 +196,14 @@ static bool is_folio(struct _test_data_cow_reuse *self, char *mem, size_t nr)
 {
 	unsigned long pfn = pagemap_get_pfn(self->pagemap_fd, mem);
 
-	if (pfn == -1UL || is_tail(self, pfn) || is_tail(self, pfn + nr))
+	if (pfn == -1UL || is_tail(self->kpageflags_fd, pfn) ||
+	    is_tail(self->kpageflags_fd, pfn + nr))
 		return false;
 	for (size_t i = 1; i < nr; i++)
 		if (pagemap_get_pfn(self->pagemap_fd, mem + i * psize()) != pfn + i ||
-		    !is_tail(self, pfn + i))
+		    !is_tail(self->kpageflags_fd, pfn + i))
 			return false;
 	return true;
-}
-
-/* A field in kB of the mapping that starts at @mem, in bytes; -1 if not found. */
-static long smaps_bytes(char *mem, const char *field)
-{
-	unsigned long value = 0;
-	char start[32];
-	char buf[256];
-	bool found;
-	FILE *fp;
-
-	fp = fopen("/proc/self/smaps", "r");
-	if (!fp)
-		return -1;
-	snprintf(start, sizeof(start), "%08lx-", (unsigned long)mem);
-	found = check_for_pattern(fp, start, buf, sizeof(buf)) &&
-		check_for_pattern(fp, field, buf, sizeof(buf)) &&
-		sscanf(buf + strlen(field), "%20lu", &value) == 1;
-	fclose(fp);
-	return found ? (long)(value << 10) : -1;
 }
 
 /* Enable anonymous folios of one order, or of none if it is negative. */
@@ -379,9 +235,7 @@ static void alloc_folio(struct __test_metadata *_metadata,
 	/* khugepaged shall not find anything to do. */
 	enable_order(-1);
 
-	/* Protect one page for a moment to map a PMD-sized folio by PTEs. */
-	ASSERT_EQ(mprotect(mem + psize(), psize(), PROT_READ), 0);
-	ASSERT_EQ(mprotect(mem + psize(), psize(), PROT_READ | PROT_WRITE), 0);
+	ASSERT_TRUE(map_by_ptes(mem));
 	ASSERT_EQ(smaps_bytes(mem, "AnonHugePages:"), 0);
 	ASSERT_EQ(smaps_bytes(mem, "Rss:"), size);
 	ASSERT_TRUE(is_folio(self, mem, size / psize()))
@@ -391,12 +245,6 @@ static void alloc_folio(struct __test_metadata *_metadata,
 /* Children */
 
 typedef int (*child_fn)(struct _test_data_cow_reuse *self);
-
-struct child {
-	pid_t pid;
-	int go;		/* written to: run the second function */
-	int ready;	/* read from: the first function is done */
-};
 
 static int nothing(struct _test_data_cow_reuse *self)
 {
@@ -408,18 +256,12 @@ static int has_old(struct _test_data_cow_reuse *self)
 	return !!mismatches(self, 0, self->nr, OLD);
 }
 
-static void child_main(struct _test_data_cow_reuse *self, int go, int ready,
+static void child_main(struct _test_data_cow_reuse *self, const struct child *child,
 		       child_fn before, child_fn after)
 {
-	char c = 0;
-
 	if (before(self))
 		_exit(1);
-	if (write(ready, &c, 1) != 1)
-		_exit(2);
-	/* Nothing to read: the parent has failed. */
-	if (read(go, &c, 1) != 1)
-		_exit(3);
+	child_pause(child);
 	_exit(after(self) ? 4 : 0);
 }
 
@@ -428,68 +270,9 @@ static void child_start(struct __test_metadata *_metadata,
 			struct _test_data_cow_reuse *self, struct child *child,
 			child_fn before, child_fn after)
 {
-	int go[2], ready[2];
-	char c;
-
-	ASSERT_EQ(pipe(go), 0);
-	ASSERT_EQ(pipe(ready), 0);
-	child->pid = fork();
-	ASSERT_GE(child->pid, 0);
-	if (!child->pid) {
-		close(go[1]);
-		close(ready[0]);
-		child_main(self, go[0], ready[1], before, after);
-	}
-	close(go[0]);
-	close(ready[1]);
-	child->go = go[1];
-	child->ready = ready[0];
-	ASSERT_EQ(read(child->ready, &c, 1), 1) TH_LOG("child failed to start");
-}
-
-static void expect_exit(struct __test_metadata *_metadata, pid_t pid)
-{
-	int status;
-
-	ASSERT_EQ(waitpid(pid, &status, 0), pid);
-	EXPECT_TRUE(WIFEXITED(status));
-	EXPECT_EQ(WEXITSTATUS(status), 0) TH_LOG("the child saw something wrong");
-}
-
-static void child_finish(struct __test_metadata *_metadata, struct child *child)
-{
-	char c = 0;
-
-	ASSERT_EQ(write(child->go, &c, 1), 1);
-	expect_exit(_metadata, child->pid);
-	close(child->go);
-	close(child->ready);
-}
-
-/* Have the folio shared with a child, write-protected by that, and unshared. */
-static void share_once(struct __test_metadata *_metadata)
-{
-	pid_t pid = fork();
-
-	ASSERT_GE(pid, 0);
-	if (!pid)
-		_exit(0);
-	expect_exit(_metadata, pid);
-}
-
-static const char *unsupported(size_t size)
-{
-	static char reason[64];
-
-	if (geteuid())
-		return "needs to be root";
-	if (!thp_available())
-		return "no transparent huge pages";
-	snprintf(reason, sizeof(reason), "no folios of %zu kB", size >> 10);
-	if (size < 4 * psize() ||
-	    !(thp_supported_orders() & (1UL << sz2ord(size, psize()))))
-		return reason;
-	return NULL;
+	if (!child_fork(_metadata, child))
+		child_main(self, child, before, after);
+	child_started(_metadata, child);
 }
 
 static void choose_pages(struct _test_data_cow_reuse *self, size_t size)
@@ -502,17 +285,14 @@ static void choose_pages(struct _test_data_cow_reuse *self, size_t size)
 	self->r = self->nr > 4 ? self->k + 2 : 0;
 }
 
-static void reserve_area(struct __test_metadata *_metadata,
-			 struct _test_data_cow_reuse *self)
+static void choose_addresses(struct __test_metadata *_metadata,
+			     struct _test_data_cow_reuse *self)
 {
 	self->pmd = read_pmd_pagesize();
 	ASSERT_NE(self->pmd, 0);
 	self->area_size = 8 * self->pmd;
-	self->area = mmap(NULL, self->area_size, PROT_NONE,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	ASSERT_NE(self->area, MAP_FAILED);
-	self->base = self->area + self->pmd -
-		     ((uintptr_t)self->area & (self->pmd - 1));
+	self->area = reserve_area(_metadata, self->area_size);
+	self->base = next_pmd(self->area, self->pmd);
 	self->mem = self->base + self->pmd;
 }
 
@@ -530,7 +310,7 @@ static bool opens_window(struct __test_metadata *_metadata,
 
 FIXTURE_SETUP(cow_reuse)
 {
-	const char *reason = unsupported(variant->size);
+	const char *reason = unsupported_size(variant->size);
 
 	self->area = MAP_FAILED;
 	if (reason)
@@ -542,7 +322,7 @@ FIXTURE_SETUP(cow_reuse)
 	self->kpageflags_fd = open("/proc/kpageflags", O_RDONLY);
 	ASSERT_GE(self->kpageflags_fd, 0);
 
-	reserve_area(_metadata, self);
+	choose_addresses(_metadata, self);
 	set_policy("run");
 	if (opens_window(_metadata, self))
 		SKIP(return, "cannot test without %s", POLICY_FILE);
@@ -593,7 +373,6 @@ TEST_F_TIMEOUT(cow_reuse, child_execs, TIMEOUT)
 {
 	struct child child;
 	int go[2], ready[2];
-	char c;
 
 	ASSERT_EQ(pipe2(go, O_CLOEXEC), 0);
 	ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
@@ -604,7 +383,7 @@ TEST_F_TIMEOUT(cow_reuse, child_execs, TIMEOUT)
 	child.go = go[1];
 	child.ready = ready[0];
 	close(ready[1]);
-	ASSERT_EQ(read(child.ready, &c, 1), 1);
+	child_started(_metadata, &child);
 
 	put(self->mem, self->k, NEW + self->k);
 	expect_window(_metadata, self, self->k);
@@ -869,26 +648,6 @@ TEST_F_TIMEOUT(cow_reuse, next_folio_shared, TIMEOUT)
  * Pins
  */
 
-static bool pin(int fd, char *addr, size_t size, int flags)
-{
-	struct pin_longterm_test args = {
-		.addr = (uintptr_t)addr,
-		.size = size,
-		.flags = flags,
-	};
-
-	return !ioctl(fd, PIN_LONGTERM_TEST_START, &args);
-}
-
-static __u64 read_pin(struct __test_metadata *_metadata, int fd)
-{
-	__u64 page[psize() / sizeof(__u64)];
-	__u64 addr = (uintptr_t)page;
-
-	ASSERT_EQ(ioctl(fd, PIN_LONGTERM_TEST_READ, &addr), 0);
-	return page[0];
-}
-
 /* Pinned pages stay exclusive and the child gets copies. */
 TEST_F_TIMEOUT(cow_reuse, pinned_before_fork, TIMEOUT)
 {
@@ -961,7 +720,7 @@ TEST_F_TIMEOUT(cow_reuse, readonly_vma_right, TIMEOUT)
 	share_once(_metadata);
 	ASSERT_EQ(mprotect(rest, size, PROT_READ), 0);
 	fill(self->mem, 0, self->k, OLD);
-	expect_segv(_metadata, self, self->k, self->nr);
+	expect_segv(_metadata, self->mem, self->k, self->nr);
 	EXPECT_EQ(mismatches(self, 0, self->nr, OLD), 0);
 }
 
@@ -972,7 +731,7 @@ TEST_F_TIMEOUT(cow_reuse, readonly_vma_left, TIMEOUT)
 	ASSERT_EQ(mprotect(self->mem, self->k * psize(), PROT_READ), 0);
 	for (size_t i = self->nr; i-- > self->k;)
 		put(self->mem, i, OLD + i);
-	expect_segv(_metadata, self, 0, self->k);
+	expect_segv(_metadata, self->mem, 0, self->k);
 	EXPECT_EQ(mismatches(self, 0, self->nr, OLD), 0);
 }
 
@@ -1019,7 +778,7 @@ TEST_F_TIMEOUT(cow_reuse, mprotect_after_reuse, TIMEOUT)
 	share_once(_metadata);
 	put(self->mem, self->k, OLD + self->k);
 	ASSERT_EQ(mprotect(self->mem, self->size, PROT_READ), 0);
-	expect_segv(_metadata, self, 0, self->nr);
+	expect_segv(_metadata, self->mem, 0, self->nr);
 	EXPECT_EQ(mismatches(self, 0, self->nr, OLD), 0);
 }
 
@@ -1147,12 +906,6 @@ TEST_F_TIMEOUT(cow_reuse, swapped_folio, TIMEOUT)
 /*
  * Moved pages
  */
-
-static void move(struct __test_metadata *_metadata, char *from, size_t size,
-		 char *to)
-{
-	ASSERT_EQ(mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to), to);
-}
 
 /* Halves of the folio in two page tables; the second starts its table. */
 TEST_F_TIMEOUT(cow_reuse, moved_to_other_table, TIMEOUT)
@@ -1332,28 +1085,6 @@ TEST_F_TIMEOUT(cow_reuse, soft_dirty_mixed, TIMEOUT)
 	EXPECT_EQ(pages_with(self, PM_SOFT_DIRTY), self->nr);
 }
 
-static int uffd_open(__u64 features)
-{
-	struct uffdio_api api = { .api = UFFD_API, .features = features };
-	int fd = syscall(__NR_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
-
-	if (fd >= 0 && ioctl(fd, UFFDIO_API, &api)) {
-		close(fd);
-		return -1;
-	}
-	return fd;
-}
-
-static int uffd_protect(int uffd, char *mem, size_t size, bool protect)
-{
-	struct uffdio_writeprotect args = {
-		.range = { .start = (uintptr_t)mem, .len = size },
-		.mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
-	};
-
-	return ioctl(uffd, UFFDIO_WRITEPROTECT, &args);
-}
-
 /* Write-protected pages in the window still go to the handler. */
 TEST_F_TIMEOUT(cow_reuse, uffd_wp, TIMEOUT)
 {
@@ -1403,27 +1134,6 @@ TEST_F_TIMEOUT(cow_reuse, uffd_wp_async, TIMEOUT)
 	close(uffd);
 }
 
-#ifdef UFFDIO_RWPROTECT
-static int uffd_rwp_register(int uffd, char *mem, size_t size)
-{
-	struct uffdio_register args = {
-		.range = { .start = (uintptr_t)mem, .len = size },
-		.mode = UFFDIO_REGISTER_MODE_RWP,
-	};
-
-	return ioctl(uffd, UFFDIO_REGISTER, &args);
-}
-
-static int uffd_rwprotect(int uffd, char *mem, size_t size, bool protect)
-{
-	struct uffdio_rwprotect args = {
-		.range = { .start = (uintptr_t)mem, .len = size },
-		.mode = protect ? UFFDIO_RWPROTECT_MODE_RWP : 0,
-	};
-
-	return ioctl(uffd, UFFDIO_RWPROTECT, &args);
-}
-
 /* Pages without access in an accessible VMA. */
 TEST_F_TIMEOUT(cow_reuse, uffd_rwp, TIMEOUT)
 {
@@ -1445,7 +1155,6 @@ TEST_F_TIMEOUT(cow_reuse, uffd_rwp, TIMEOUT)
 	EXPECT_EQ(try_store(self->mem, self->j, OTHER), 0);
 	close(uffd);
 }
-#endif /* UFFDIO_RWPROTECT */
 
 /*
  * Bytes that one accessed or dirty bit stands for, at most: those of a contpte
@@ -1469,6 +1178,28 @@ TEST_F_TIMEOUT(cow_reuse, accessed, TIMEOUT)
 	put(self->mem, self->k, NEW + self->k);
 	EXPECT_GE(smaps_bytes(self->mem, "Referenced:"), psize());
 	EXPECT_LE(smaps_bytes(self->mem, "Referenced:"), bit_granule(self));
+	expect_window(_metadata, self, self->k);
+}
+
+/* Pages that were read stay young. The fork is after the bits are cleared: it flushes. */
+TEST_F_TIMEOUT(cow_reuse, accessed_stays, TIMEOUT)
+{
+	write_file("/proc/self/clear_refs", "1", sizeof("1"));
+	share_once(_metadata);
+	EXPECT_EQ(mismatches(self, 0, self->nr, OLD), 0);
+	EXPECT_EQ(smaps_bytes(self->mem, "Referenced:"), self->size);
+	put(self->mem, self->k, NEW + self->k);
+	EXPECT_EQ(smaps_bytes(self->mem, "Referenced:"), self->size);
+	expect_window(_metadata, self, self->k);
+}
+
+/* Pages that were written to before fork() write-protected them stay dirty. */
+TEST_F_TIMEOUT(cow_reuse, dirty_stays, TIMEOUT)
+{
+	share_once(_metadata);
+	EXPECT_EQ(smaps_bytes(self->mem, "Private_Dirty:"), self->size);
+	put(self->mem, self->k, NEW + self->k);
+	EXPECT_EQ(smaps_bytes(self->mem, "Private_Dirty:"), self->size);
 	expect_window(_metadata, self, self->k);
 }
 
@@ -1522,14 +1253,9 @@ TEST_F_TIMEOUT(cow_reuse, kernel_writes, TIMEOUT)
 
 static int write_to_parent(struct _test_data_cow_reuse *self)
 {
-	__u64 value = OTHER;
-	struct iovec local = { &value, sizeof(value) };
-	struct iovec remote = { self->mem + self->k * psize(), sizeof(value) };
-
 	if (munmap(self->mem, self->size))
 		return 1;
-	return process_vm_writev(getppid(), &local, 1, &remote, 1, 0) !=
-	       sizeof(value);
+	return !write_to_process(getppid(), self->mem + self->k * psize(), OTHER);
 }
 
 /* Another process takes the fault: nothing of its own is touched. */
@@ -1549,7 +1275,7 @@ static void expect_forced_write(struct __test_metadata *_metadata,
 {
 	EXPECT_EQ(get(self->mem, self->k), OTHER);
 	self->special[self->k] = true;
-	expect_segv(_metadata, self, 0, self->nr);
+	expect_segv(_metadata, self->mem, 0, self->nr);
 	EXPECT_EQ(get(self->mem, self->k), OTHER);
 	EXPECT_EQ(mismatches(self, 0, self->nr, OLD), 0);
 	ASSERT_EQ(mprotect(self->mem, self->size, PROT_READ | PROT_WRITE), 0);
@@ -1578,17 +1304,8 @@ TEST_F_TIMEOUT(cow_reuse, forced_write_proc_mem, TIMEOUT)
 static int poke_parent(void *arg)
 {
 	struct _test_data_cow_reuse *self = arg;
-	pid_t pid = getppid();
-	int ret = 1;
 
-	if (ptrace(PTRACE_SEIZE, pid, NULL, NULL))
-		return 2;
-	if (!ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) &&
-	    waitpid(pid, NULL, __WALL) == pid)
-		ret = !!ptrace(PTRACE_POKEDATA, pid,
-			       self->mem + self->k * psize(), (void *)OTHER);
-	ptrace(PTRACE_DETACH, pid, NULL, NULL);
-	return ret;
+	return !poke_process(getppid(), self->mem + self->k * psize(), OTHER);
 }
 
 TEST_F_TIMEOUT(cow_reuse, forced_write_ptrace, TIMEOUT)
@@ -1746,9 +1463,8 @@ static void descending(struct _test_data_cow_reuse *self)
 
 static void shuffled(struct _test_data_cow_reuse *self)
 {
-	/* Odd, so that it visits each page of a power of two. */
 	for (size_t i = 0; i < self->nr; i++)
-		self->sequence[i] = (i * 167 + 11) % self->nr;
+		self->sequence[i] = shuffled_page(i, self->nr);
 }
 
 static size_t nr_blocks(struct _test_data_cow_reuse *self)
@@ -1802,6 +1518,109 @@ TEST_F_TIMEOUT(cow_reuse, run_forgets_at_fork, TIMEOUT)
 	walk(self);
 	share_once(_metadata);
 	expect_growth(_metadata, self);
+}
+
+/* A run opens twice its length beyond the block, and no more. */
+TEST_F_TIMEOUT(cow_reuse, run_opens_twice, TIMEOUT)
+{
+	size_t block = self->block / psize();
+
+	if (!has_policy())
+		SKIP(return, "no %s", POLICY_FILE);
+	if (nr_blocks(self) < 8)
+		SKIP(return, "folio too small for a run");
+	share_once(_metadata);
+	put(self->mem, 0, NEW);
+	put(self->mem, block, NEW + block);
+	expect_faults(_metadata, self, 0, 4 * block, 0);
+	expect_faults(_metadata, self, 4 * block, self->nr, 1);
+}
+
+/* However long the run is, a fault opens half of a page table at most. */
+TEST_F_TIMEOUT(cow_reuse, run_is_limited, TIMEOUT)
+{
+	size_t max = self->pmd / psize() / 2;
+	size_t faults, longest = 0;
+
+	if (!has_policy())
+		SKIP(return, "no %s", POLICY_FILE);
+	if (self->nr <= max)
+		SKIP(return, "folio too small to reach the limit");
+	share_once(_metadata);
+	ascending(self);
+	faults = walk(self);
+	for (size_t i = 0; i < faults; i++) {
+		size_t end = i + 1 < faults ? self->fault_at[i + 1] : self->nr;
+
+		if (end - self->fault_at[i] > longest)
+			longest = end - self->fault_at[i];
+	}
+	EXPECT_LE(longest, max);
+}
+
+/* Have each @step-th block writable, but the first one. */
+static void open_blocks(struct _test_data_cow_reuse *self, size_t step)
+{
+	size_t block = self->block / psize();
+
+	set_policy("block");
+	for (size_t i = step; i < nr_blocks(self); i += step)
+		put(self->mem, i * block, NEW + i * block);
+	set_policy("run");
+}
+
+/* In [from, to), expect each @step-th block to be writable, and no other. */
+static void expect_blocks(struct __test_metadata *_metadata,
+			  struct _test_data_cow_reuse *self, size_t from, size_t to,
+			  size_t step)
+{
+	size_t block = self->block / psize();
+
+	for (size_t i = from; i < to; i++)
+		expect_faults(_metadata, self, i * block, (i + 1) * block,
+			      i % step != 0);
+}
+
+/* Where every other block is written to, the rest follows; half a table at most. */
+TEST_F_TIMEOUT(cow_reuse, run_dense, TIMEOUT)
+{
+	size_t end = self->pmd / 2 / self->block;
+
+	if (!has_policy())
+		SKIP(return, "no %s", POLICY_FILE);
+	if (nr_blocks(self) < 16)
+		SKIP(return, "folio too small to be dense");
+	share_once(_metadata);
+	open_blocks(self, 2);
+	put(self->mem, 0, NEW);
+	expect_blocks(_metadata, self, 0, end, 1);
+	expect_blocks(_metadata, self, end, nr_blocks(self), 2);
+}
+
+/* Every fourth one is not enough. */
+TEST_F_TIMEOUT(cow_reuse, run_sparse, TIMEOUT)
+{
+	if (!has_policy())
+		SKIP(return, "no %s", POLICY_FILE);
+	if (nr_blocks(self) < 8)
+		SKIP(return, "folio too small to be sparse");
+	share_once(_metadata);
+	open_blocks(self, 4);
+	put(self->mem, 0, NEW);
+	expect_blocks(_metadata, self, 0, nr_blocks(self), 4);
+}
+
+/* Nor are three blocks, even if they are those that are looked at first. */
+TEST_F_TIMEOUT(cow_reuse, run_three_blocks, TIMEOUT)
+{
+	if (!has_policy())
+		SKIP(return, "no %s", POLICY_FILE);
+	if (nr_blocks(self) != 16)
+		SKIP(return, "not a folio of 16 blocks");
+	share_once(_metadata);
+	open_blocks(self, 5);
+	put(self->mem, 0, NEW);
+	expect_blocks(_metadata, self, 0, nr_blocks(self), 5);
 }
 
 /* Any order: no page faults that is in a block with one that was written. */
@@ -1955,14 +1774,16 @@ TEST(policy_choices)
 		SKIP(return, "no %s", POLICY_FILE);
 	for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
 		set_policy(choices[i]);
-		get_policy(active, sizeof(active));
+		read_setting(POLICY_FILE, active, sizeof(active));
 		EXPECT_STREQ(active, choices[i]);
 	}
 }
 
 TEST(policy_wrong_input)
 {
-	static const char * const wrong[] = { "none", "pages", "blo", "Run", "1" };
+	static const char * const wrong[] = {
+		"none", "pages", "blo", "Run", "1", "page, block and run"
+	};
 	char active[16];
 	int fd;
 
@@ -1974,7 +1795,7 @@ TEST(policy_wrong_input)
 	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
 		EXPECT_EQ(write(fd, wrong[i], strlen(wrong[i])), -1);
 		EXPECT_EQ(errno, EINVAL) TH_LOG("input: %s", wrong[i]);
-		get_policy(active, sizeof(active));
+		read_setting(POLICY_FILE, active, sizeof(active));
 		EXPECT_STREQ(active, "block");
 	}
 	close(fd);
@@ -1996,7 +1817,7 @@ int main(int argc, char **argv)
 	/* Here, so that they are restored even if a test is killed. */
 	if (!geteuid()) {
 		thp_save_settings();
-		get_policy(saved_policy, sizeof(saved_policy));
+		read_setting(POLICY_FILE, saved_policy, sizeof(saved_policy));
 		atexit(restore_policy);
 	}
 	return test_harness_run(argc, argv);
