@@ -81,8 +81,8 @@ apt_private() { "$1" -c "$APT/apt.conf" "${@:2}"; }
 fetch() {
 	local tmp=$CACHE/download.tmp name=${1%%[=:]*} deb
 
-	need_space "$CACHE" 400
 	rm -rf "$tmp"
+	need_space "$CACHE" 400
 	mkdir -p "$tmp"
 	(cd "$tmp" && run_logged "fetch-$name" apt-get -c "$APT/apt.conf" download "$1")
 	deb=$(echo "$tmp"/*.deb)
@@ -110,8 +110,9 @@ commit_dir() {
 import_deb() {
 	local deb=$1 tmp=$BUILD/linux.tmp tar
 
-	need_space "$BUILD" 6000
+	# What a full disk has stopped counts as free.
 	rm -rf "$tmp"
+	need_space "$BUILD" 6000
 	mkdir -p "$tmp/deb" "$tmp/linux"
 	run_logged unpack-deb dpkg-deb -x "$deb" "$tmp/deb"
 	tar=$(ls "$tmp"/deb/usr/src/linux-source-*.tar.*)
@@ -169,8 +170,8 @@ base_from_linux() {
 	git -C "$dir" diff-index --quiet HEAD -- ||
 		warn "LINUX=$dir has changes that are not committed; they are not used"
 	if [[ ! -d $TREE ]]; then
-		need_space "$BUILD" 4000
 		rm -rf "$BUILD/linux.tmp"
+		need_space "$BUILD" 4000
 		git init -q --object-format=sha1 "$BUILD/linux.tmp"
 		(cd "$BUILD/linux.tmp" && run_logged fetch-linux git fetch -q --no-tags --depth 1 --upload-pack "$UPLOAD" "file://$dir" HEAD &&
 			git tag base FETCH_HEAD && git checkout -q --detach base)
