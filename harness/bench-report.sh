@@ -115,7 +115,10 @@ unit=instructions
 
 	cow_bench maps 32 MiB in folios of one size, forks, and stores to some of the
 	pages: in mode \`reuse\` the child is gone by then, in mode \`copy\` it lives; folios of that
-	and of all smaller sizes are enabled then. In mode \`child\`, fork() itself is measured, with
+	and of all smaller sizes are enabled then. In mode \`last\`, most of each folio was unmapped
+	before, and what is left is stored to: memory that is given back is negative. In mode
+	\`zero\`, there was no fork(), but all pages were read before. In mode \`child\`, fork()
+	itself is measured, with
 	a child that stores to eight pages and exits or calls exec. The columns are thousands
 	of guest instructions for all stores; the others are the numbers of one fault (with →
 	between the columns) in instructions, and the memory used in the end.

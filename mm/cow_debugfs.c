@@ -15,6 +15,7 @@
 unsigned int cow_active_reuse __read_mostly = COW_REUSE_RUN;
 unsigned int cow_active_copy __read_mostly = COW_COPY_ADAPTIVE;
 unsigned int cow_active_copy_max_order __read_mostly = COW_COPY_MAX_ORDER;
+unsigned int cow_active_keep_min_percent __read_mostly = COW_KEEP_MIN_PERCENT;
 
 struct cow_choice {
 	const char * const *names;
@@ -93,6 +94,18 @@ static const struct file_operations cow_choice_fops = {
 	.release	= single_release,
 };
 
+static int cow_number_from_user(const char __user *ubuf, size_t count, u64 *val)
+{
+	char buf[24];
+
+	if (count >= sizeof(buf))
+		return -EINVAL;
+	if (copy_from_user(buf, ubuf, count))
+		return -EFAULT;
+	buf[count] = '\0';
+	return kstrtou64(buf, 0, val) ? -EINVAL : 0;
+}
+
 static int cow_copy_max_bytes_show(struct seq_file *m, void *v)
 {
 	seq_printf(m, "%lu\n", PAGE_SIZE << cow_copy_max_order());
@@ -109,17 +122,13 @@ static ssize_t cow_copy_max_bytes_write(struct file *file,
 					const char __user *ubuf, size_t count,
 					loff_t *ppos)
 {
-	char buf[16];
 	u64 val;
+	int err;
 
-	if (count >= sizeof(buf))
-		return -EINVAL;
-	if (copy_from_user(buf, ubuf, count))
-		return -EFAULT;
-	buf[count] = '\0';
-
-	if (kstrtou64(buf, 0, &val) || val < PAGE_SIZE || val > PMD_SIZE / 2 ||
-	    !is_power_of_2(val))
+	err = cow_number_from_user(ubuf, count, &val);
+	if (err)
+		return err;
+	if (val < PAGE_SIZE || val > PMD_SIZE / 2 || !is_power_of_2(val))
 		return -EINVAL;
 	WRITE_ONCE(cow_active_copy_max_order, ilog2(val) - PAGE_SHIFT);
 	return count;
@@ -129,6 +138,41 @@ static const struct file_operations cow_copy_max_bytes_fops = {
 	.open		= cow_copy_max_bytes_open,
 	.read		= seq_read,
 	.write		= cow_copy_max_bytes_write,
+	.llseek		= seq_lseek,
+	.release	= single_release,
+};
+
+static int cow_keep_min_percent_show(struct seq_file *m, void *v)
+{
+	seq_printf(m, "%u\n", cow_keep_min_percent());
+	return 0;
+}
+
+static int cow_keep_min_percent_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, cow_keep_min_percent_show, NULL);
+}
+
+static ssize_t cow_keep_min_percent_write(struct file *file,
+					  const char __user *ubuf, size_t count,
+					  loff_t *ppos)
+{
+	u64 val;
+	int err;
+
+	err = cow_number_from_user(ubuf, count, &val);
+	if (err)
+		return err;
+	if (val > 100)
+		return -EINVAL;
+	WRITE_ONCE(cow_active_keep_min_percent, val);
+	return count;
+}
+
+static const struct file_operations cow_keep_min_percent_fops = {
+	.open		= cow_keep_min_percent_open,
+	.read		= seq_read,
+	.write		= cow_keep_min_percent_write,
 	.llseek		= seq_lseek,
 	.release	= single_release,
 };
@@ -143,6 +187,8 @@ static int __init cow_debugfs(void)
 			    &cow_choice_fops);
 	debugfs_create_file("copy_max_bytes", 0644, dir, NULL,
 			    &cow_copy_max_bytes_fops);
+	debugfs_create_file("keep_min_percent", 0644, dir, NULL,
+			    &cow_keep_min_percent_fops);
 	return 0;
 }
 late_initcall(cow_debugfs);

@@ -60,6 +60,9 @@ enum cow_copy {
  */
 #define COW_COPY_MAX_ORDER	(16 - MIN(PAGE_SHIFT, 16))
 
+/* Of an exclusive folio, keep what is not mapped any more if so much still is. */
+#define COW_KEEP_MIN_PERCENT	25
+
 /* What a write fault did, and what decided how much; for the tracepoint. */
 enum cow_action {
 	COW_ACTION_REUSE,
@@ -72,6 +75,7 @@ enum cow_reason {
 	COW_REASON_RUN,		/* writable PTEs beside the block */
 	COW_REASON_DENSE,	/* writable PTEs all over the folio */
 	COW_REASON_ALWAYS,	/* evidence was not asked for */
+	COW_REASON_LAST,	/* so little of the folio is left that it is given back */
 	COW_REASON_MEMORY,	/* no folio could be had, or charged */
 	COW_REASON_POISON,	/* a page could not be read */
 	COW_REASON_RACE,	/* the PTEs changed during the copy */
@@ -331,11 +335,29 @@ cow_copy_order(struct cow_range range, unsigned int idx, unsigned int max_order,
 	return order;
 }
 
+/**
+ * cow_gives_back - Is too little of an exclusive folio mapped to keep all of it?
+ * @min_percent: the share to be mapped, of the pages of the folio
+ * @nr_mapped: the number of pages that are mapped
+ * @nr_pages: the number of pages of the folio
+ *
+ * A page that is not mapped any more is of use to nobody, but is freed only with the
+ * whole folio.
+ *
+ * Return: true if a write fault should copy rather than reuse.
+ */
+static inline bool cow_gives_back(unsigned int min_percent,
+				  unsigned int nr_mapped, unsigned int nr_pages)
+{
+	return 100 * nr_mapped < min_percent * nr_pages;
+}
+
 /* The active policies.  They are variables only for cow_debugfs.c. */
 #ifdef CONFIG_DEBUG_FS
 extern unsigned int cow_active_reuse;
 extern unsigned int cow_active_copy;
 extern unsigned int cow_active_copy_max_order;
+extern unsigned int cow_active_keep_min_percent;
 
 static inline enum cow_reuse cow_reuse_policy(void)
 {
@@ -351,6 +373,11 @@ static inline unsigned int cow_copy_max_order(void)
 {
 	return READ_ONCE(cow_active_copy_max_order);
 }
+
+static inline unsigned int cow_keep_min_percent(void)
+{
+	return READ_ONCE(cow_active_keep_min_percent);
+}
 #else
 static inline enum cow_reuse cow_reuse_policy(void)
 {
@@ -365,6 +392,11 @@ static inline enum cow_copy cow_copy_policy(void)
 static inline unsigned int cow_copy_max_order(void)
 {
 	return COW_COPY_MAX_ORDER;
+}
+
+static inline unsigned int cow_keep_min_percent(void)
+{
+	return COW_KEEP_MIN_PERCENT;
 }
 #endif
 

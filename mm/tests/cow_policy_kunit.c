@@ -390,6 +390,27 @@ static void copy_stays_in_range(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, copy_order(t, ALL / 2), 2);
 }
 
+/* The share that is set is enough; nothing is ever too little for 0, or all for 100. */
+static void gives_back_below_share(struct kunit *test)
+{
+	KUNIT_EXPECT_FALSE(test, cow_gives_back(0, 1, ALL));
+	KUNIT_EXPECT_TRUE(test, cow_gives_back(25, ALL / 4 - 1, ALL));
+	KUNIT_EXPECT_FALSE(test, cow_gives_back(25, ALL / 4, ALL));
+	KUNIT_EXPECT_TRUE(test, cow_gives_back(6, ALL / 32, ALL));
+	KUNIT_EXPECT_FALSE(test, cow_gives_back(6, ALL / 16, ALL));
+	KUNIT_EXPECT_TRUE(test, cow_gives_back(100, ALL - 1, ALL));
+	KUNIT_EXPECT_FALSE(test, cow_gives_back(100, ALL, ALL));
+}
+
+/* Folios are as large as what a PMD maps at most: 512M where pages are 64K. */
+static void gives_back_of_largest_folio(struct kunit *test)
+{
+	const unsigned int nr = SZ_512M / SZ_64K;
+
+	KUNIT_EXPECT_TRUE(test, cow_gives_back(99, nr * 98 / 100, nr));
+	KUNIT_EXPECT_FALSE(test, cow_gives_back(99, nr, nr));
+}
+
 static struct kunit_case cow_policy_test_cases[] = {
 	KUNIT_CASE(block_is_aligned),
 	KUNIT_CASE(block_ignores_evidence),
@@ -413,6 +434,8 @@ static struct kunit_case cow_policy_test_cases[] = {
 	KUNIT_CASE(copy_goes_on_from_run),
 	KUNIT_CASE(copy_of_untouched_block),
 	KUNIT_CASE(copy_stays_in_range),
+	KUNIT_CASE(gives_back_below_share),
+	KUNIT_CASE(gives_back_of_largest_folio),
 	{}
 };
 

@@ -17,6 +17,7 @@
 	EM(COW_REASON_RUN,	"run")			\
 	EM(COW_REASON_DENSE,	"dense")		\
 	EM(COW_REASON_ALWAYS,	"always")		\
+	EM(COW_REASON_LAST,	"last")			\
 	EM(COW_REASON_MEMORY,	"memory")		\
 	EM(COW_REASON_POISON,	"poison")		\
 	EMe(COW_REASON_RACE,	"race")

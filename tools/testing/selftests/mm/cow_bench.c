@@ -7,10 +7,19 @@
  * of all stores, the distribution of the cost of the stores that faulted, and
  * the memory that the stores used up.  One JSON object a line and measurement.
  *
+ * "last" unmaps most of each folio when the child is gone, and stores to the pages
+ * that are left: memory may be given back. With "-shrink", what the shrinker of
+ * partially mapped folios takes is a part of that (drop_caches calls it).
+ *
+ * "zero" reads all of a new area before, so that the zero page is mapped there.
+ *
  * "child" measures fork() itself, with a child that stores to a few pages and
  * exits or calls exec.  With -m refork, the next fork() is measured, after such
  * stores without a child: it is cheap where the PTEs still form contpte blocks
  * (arm64).
+ *
+ * "khugepaged" is what the kernel thread of that name ran meanwhile; if there is one
+ * CPU, it is a part of the cost of the stores.
  *
  * The unit is whatever CLOCK_MONOTONIC counts: nanoseconds, or, with -i, guest
  * instructions under "qemu -icount shift=0,sleep=off".
@@ -18,6 +27,7 @@
  * Not run by run_vmtests.sh: it measures and cannot fail but for its setup.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <stdbool.h>
@@ -43,9 +53,13 @@
 /* So many pages does the short-lived child store to. */
 #define CHILD_STORES	8
 
-enum mode { MODE_REUSE, MODE_COPY, MODE_CHILD, MODE_REFORK, NR_MODES };
+enum mode {
+	MODE_REUSE, MODE_COPY, MODE_LAST, MODE_ZERO, MODE_CHILD, MODE_REFORK, NR_MODES
+};
 
-static const char * const mode_names[] = { "reuse", "copy", "child", "refork" };
+static const char * const mode_names[] = {
+	"reuse", "copy", "last", "zero", "child", "refork"
+};
 
 struct pattern {
 	const char *name;
@@ -54,6 +68,8 @@ struct pattern {
 	bool random;
 	bool fill;		/* memset() instead of single stores */
 	bool exec;		/* the child ends with exec */
+	unsigned int left;	/* of 32 parts of a folio, so many stay mapped */
+	bool shrink;		/* then have the shrinker split folios */
 };
 
 static const struct pattern patterns[] = {
@@ -66,6 +82,24 @@ static const struct pattern patterns[] = {
 	{ .name = "4per2m", .every = 2UL << 20, .nr = 4, .random = true },
 	{ .name = "8per2m", .every = 2UL << 20, .nr = 8, .random = true },
 	{ .name = "16per2m", .every = 2UL << 20, .nr = 16, .random = true },
+};
+
+/* What is left in MODE_LAST: the first pages of each folio, or any. */
+static const struct pattern last_patterns[] = {
+	{ .name = "1of32", .left = 1 },
+	{ .name = "3of32", .left = 3 },
+	{ .name = "6of32", .left = 6 },
+	{ .name = "12of32", .left = 12 },
+	{ .name = "1of32-random", .left = 1, .random = true },
+	{ .name = "3of32-random", .left = 3, .random = true },
+	{ .name = "6of32-random", .left = 6, .random = true },
+	{ .name = "12of32-random", .left = 12, .random = true },
+	{ .name = "1of32-shrink", .left = 1, .shrink = true },
+	{ .name = "3of32-shrink", .left = 3, .shrink = true },
+	{ .name = "6of32-shrink", .left = 6, .shrink = true },
+	{ .name = "12of32-shrink", .left = 12, .shrink = true },
+	{ .name = "6of32-random-shrink", .left = 6, .random = true, .shrink = true },
+	{ .name = "12of32-random-shrink", .left = 12, .random = true, .shrink = true },
 };
 
 /* What the child of MODE_CHILD does. */
@@ -82,6 +116,7 @@ struct sample {
 	unsigned long faults;
 	uint64_t total;
 	uint64_t p50, p99, max;
+	uint64_t khugepaged;
 	long used_kb;
 };
 
@@ -107,6 +142,36 @@ static uint64_t now(void)
 	static struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
+static pid_t find_khugepaged(void)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	char path[280], comm[32];
+	pid_t pid = 0;
+
+	while (proc && !pid && (entry = readdir(proc))) {
+		snprintf(path, sizeof(path), "/proc/%s/comm", entry->d_name);
+		if (atoi(entry->d_name) && read_file(path, comm, sizeof(comm)) &&
+		    !strcmp(comm, "khugepaged\n"))
+			pid = atoi(entry->d_name);
+	}
+	if (proc)
+		closedir(proc);
+	return pid;
+}
+
+/* How long it ran so far; 0 if there is none. */
+static uint64_t khugepaged_time(void)
+{
+	struct timespec ts;
+	clockid_t clock;
+	pid_t pid = find_khugepaged();
+
+	if (!pid || clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &ts))
+		return 0;
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
@@ -138,12 +203,30 @@ static void shuffle(unsigned int *v, unsigned int nr)
 	}
 }
 
-/* The pages that @pat stores to go to order[], and their number is returned. */
-static unsigned int fill_order(const struct pattern *pat)
+/*
+ * So many pages after one another form a group, and @nr of each are stored to. Of a
+ * folio of which something is left, it is one page at least.
+ */
+static unsigned int pattern_group(const struct pattern *pat, unsigned int size_kb,
+				  unsigned int *nr)
 {
 	const unsigned int nr_pages = AREA_SIZE / psize();
-	const unsigned int group = pat->nr ? pat->every / psize() : nr_pages;
-	unsigned int picks[MAX_PAGES], nr = 0;
+	const unsigned int folio_nr = (size_kb << 10) / psize();
+
+	if (pat->left) {
+		*nr = folio_nr * pat->left / 32 ?: 1;
+		return folio_nr;
+	}
+	*nr = pat->nr ?: nr_pages;
+	return pat->nr ? pat->every / psize() : nr_pages;
+}
+
+/* The pages that @pat stores to go to order[], and their number is returned. */
+static unsigned int fill_order(const struct pattern *pat, unsigned int size_kb)
+{
+	const unsigned int nr_pages = AREA_SIZE / psize();
+	unsigned int picks[MAX_PAGES], nr_picks, nr = 0;
+	const unsigned int group = pattern_group(pat, size_kb, &nr_picks);
 
 	seed = 88172645463325252ULL;
 	for (unsigned int start = 0; start < nr_pages; start += group) {
@@ -151,7 +234,7 @@ static unsigned int fill_order(const struct pattern *pat)
 			picks[i] = start + i;
 		if (pat->random)
 			shuffle(picks, group);
-		for (unsigned int i = 0; i < (pat->nr ?: group); i++)
+		for (unsigned int i = 0; i < nr_picks; i++)
 			order[nr++] = picks[i];
 	}
 	if (pat->random)
@@ -231,7 +314,7 @@ static unsigned long wrong_folio(char *area, unsigned int size_kb)
 	return off;
 }
 
-static char *try_map_area(unsigned int size_kb)
+static char *reserve_area(void)
 {
 	const uint64_t align = read_pmd_pagesize();
 	char *map, *area;
@@ -244,10 +327,26 @@ static char *try_map_area(unsigned int size_kb)
 	if (area > map)
 		munmap(map, area - map);
 	munmap(area + AREA_SIZE, map + align - area);
+	return area;
+}
+
+static char *try_map_area(unsigned int size_kb)
+{
+	char *area = reserve_area();
 
 	memset(area, 1, AREA_SIZE);
-	if (size_kb << 10 == align)
+	if (size_kb << 10 == read_pmd_pagesize())
 		map_by_ptes(area);
+	return area;
+}
+
+/* Zero pages only; small ones, as the area has to be mapped by PTEs. */
+static char *map_zero_area(void)
+{
+	char *area = reserve_area();
+
+	for (unsigned long off = 0; off < AREA_SIZE; off += psize())
+		FORCE_READ(area[off]);
 	return area;
 }
 
@@ -312,6 +411,24 @@ static void store_all(char *area, const struct pattern *pat, unsigned int nr)
 		*(volatile char *)(area + ((unsigned long)order[i] << shift)) = 2;
 }
 
+/* Unmap the pages that will not be stored to. */
+static void unmap_others(char *area, unsigned int nr)
+{
+	static bool left[MAX_PAGES];
+
+	memset(left, false, sizeof(left));
+	for (unsigned int i = 0; i < nr; i++)
+		left[order[i]] = true;
+	for (unsigned int start = 0, end; start < AREA_SIZE / psize(); start = end) {
+		end = start + 1;
+		while (end < AREA_SIZE / psize() && left[end] == left[start])
+			end++;
+		if (!left[start] && madvise(area + start * psize(),
+					    (end - start) * psize(), MADV_DONTNEED))
+			ksft_exit_fail_perror("MADV_DONTNEED");
+	}
+}
+
 static int cmp_u64(const void *a, const void *b)
 {
 	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -360,6 +477,7 @@ static void time_faults(char *area, unsigned int nr, struct sample *s)
 static void time_total(char *area, const struct pattern *pat, unsigned int nr,
 		       struct sample *s)
 {
+	uint64_t khugepaged = khugepaged_time();
 	long free_before = free_kb();
 	unsigned long faults;
 	uint64_t total;
@@ -368,12 +486,15 @@ static void time_total(char *area, const struct pattern *pat, unsigned int nr,
 	faults = minor_faults();
 	total = now();
 	store_all(area, pat, nr);
+	if (pat->shrink)
+		write_file("/proc/sys/vm/drop_caches", "2", 2);
 	total = now() - total;
 	faults = minor_faults() - faults;
 
 	s->total = total;
 	s->faults = faults;
 	s->used_kb = free_before - free_kb();
+	s->khugepaged = khugepaged_time() - khugepaged;
 }
 
 static void time_fork(char *area, const struct pattern *pat, unsigned int nr,
@@ -427,14 +548,16 @@ static void time_child(char *area, const struct pattern *pat, unsigned int nr,
 static struct sample run_once(enum mode mode, unsigned int size_kb,
 			      const struct pattern *pat)
 {
-	const unsigned int nr = fill_order(pat);
+	const unsigned int nr = fill_order(pat, size_kb);
 	struct sample s = {};
 
 	for (int single = 0; single <= (mode < MODE_CHILD); single++) {
-		char *area = map_area(size_kb);
+		char *area = mode == MODE_ZERO ? map_zero_area() : map_area(size_kb);
 		int live_fd;
 		pid_t pid = fork_child(mode, &live_fd);
 
+		if (mode == MODE_LAST)
+			unmap_others(area, nr);
 		if (mode == MODE_CHILD)
 			time_child(area, pat, nr, &s);
 		else if (mode == MODE_REFORK)
@@ -468,9 +591,11 @@ static void print_record(enum mode mode, unsigned int size_kb,
 	       mode_names[mode], size_kb, pat->name);
 	printf("\"pages\":%lu,\"faults\":%lu,\"insns\":%llu,",
 	       AREA_SIZE / psize(), s->faults, (unsigned long long)s->total);
-	printf("\"fault_p50\":%llu,\"fault_p99\":%llu,\"fault_max\":%llu,\"used_kb\":%ld%s}\n",
+	printf("\"fault_p50\":%llu,\"fault_p99\":%llu,\"fault_max\":%llu,",
 	       (unsigned long long)s->p50, (unsigned long long)s->p99,
-	       (unsigned long long)s->max, s->used_kb,
+	       (unsigned long long)s->max);
+	printf("\"used_kb\":%ld,\"khugepaged\":%llu%s}\n",
+	       s->used_kb, (unsigned long long)s->khugepaged,
 	       opts.insns ? "" : ",\"unit\":\"ns\"");
 	fflush(stdout);
 }
@@ -487,16 +612,12 @@ static void measure(enum mode mode, unsigned int size_kb,
 	print_record(mode, size_kb, pat, &s[opts.rounds / 2]);
 }
 
-static bool selected(const char *option, const char *name)
-{
-	return !option || !strcmp(option, name);
-}
-
 static void measure_patterns(enum mode mode, unsigned int size_kb,
 			     const struct pattern *pats, unsigned int nr)
 {
 	for (unsigned int i = 0; i < nr; i++)
-		if (selected(opts.pattern, pats[i].name))
+		if (opts.pattern ? !strcmp(opts.pattern, pats[i].name) :
+				   opts.mode || !pats[i].shrink)
 			measure(mode, size_kb, &pats[i]);
 }
 
@@ -509,6 +630,12 @@ static void measure_size(unsigned int size_kb)
 		if (mode == MODE_CHILD)
 			measure_patterns(mode, size_kb, child_patterns,
 					 ARRAY_SIZE(child_patterns));
+		else if (mode == MODE_LAST && size_kb >= 64)
+			measure_patterns(mode, size_kb, last_patterns,
+					 ARRAY_SIZE(last_patterns));
+		else if (mode == MODE_LAST ||
+			 (mode == MODE_ZERO && size_kb << 10 == read_pmd_pagesize()))
+			continue;
 		else
 			measure_patterns(mode, size_kb, patterns,
 					 ARRAY_SIZE(patterns));
@@ -528,12 +655,14 @@ static bool size_supported(unsigned int size_kb)
 static void usage(const char *prog)
 {
 	fprintf(stderr,
-		"usage: %s [-i] [-k kernel] [-m reuse|copy|child|refork] [-p pattern] [-r rounds] [-s size_kb]\n"
+		"usage: %s [-i] [-k kernel] [-m reuse|copy|last|zero|child|refork] [-p pattern] [-r rounds] [-s size_kb]\n"
 		"  -i  CLOCK_MONOTONIC counts guest instructions (qemu -icount shift=0,sleep=off)\n"
 		"  -k  what the records say in \"kernel\" (default: uname -r)\n"
 		"patterns:", prog);
 	for (unsigned int i = 0; i < ARRAY_SIZE(patterns); i++)
 		fprintf(stderr, " %s", patterns[i].name);
+	for (unsigned int i = 0; i < ARRAY_SIZE(last_patterns); i++)
+		fprintf(stderr, " %s", last_patterns[i].name);
 	for (unsigned int i = 0; i < ARRAY_SIZE(child_patterns); i++)
 		fprintf(stderr, " %s", child_patterns[i].name);
 	fprintf(stderr, "\n");

@@ -31,20 +31,15 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <linux/mman.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
 #include "cow_util.h"
 
-#define THP_DIR		"/sys/kernel/mm/transparent_hugepage/"
 #define KSM_RUN_FILE	"/sys/kernel/mm/ksm/run"
 #define POLICY_FILE	"/sys/kernel/debug/cow/copy"
 #define MAX_BYTES_FILE	"/sys/kernel/debug/cow/copy_max_bytes"
-#define FAIL_DIR	"/sys/kernel/debug/fail_page_alloc/"
-#define FAIL_TASK_FILE	"/proc/self/make-it-fail"
 
 #define KPF_UNEVICTABLE	BIT_ULL(18)
 #define KPF_KSM		BIT_ULL(21)
@@ -65,7 +60,6 @@
 /* What is mapped, if not a folio of some order that the page was copied into. */
 #define SHARED		(-1)	/* the page of before, still to be copied */
 #define OWN		(-2)	/* the page of before, which needs no copy */
-#define BROKEN		(-3)	/* anything else */
 
 FIXTURE(cow_copy)
 {
@@ -99,38 +93,11 @@ FIXTURE_VARIANT_ADD(cow_copy, 1M) { .size = 1 << 20, };
 FIXTURE_VARIANT_ADD(cow_copy, 2M) { .size = 2 << 20, };
 
 /* Files with settings of the whole system, restored in the end. */
-
-static struct setting {
-	const char *path;
-	char saved[64];
-} settings[] = {
+static struct setting settings[] = {
 	{ POLICY_FILE },
 	{ MAX_BYTES_FILE },
 	{ KSM_RUN_FILE },
-	{ FAIL_DIR "probability" },
-	{ FAIL_DIR "interval" },
-	{ FAIL_DIR "times" },
-	{ FAIL_DIR "space" },
-	{ FAIL_DIR "verbose" },
-	{ FAIL_DIR "task-filter" },
-	{ FAIL_DIR "ignore-gfp-highmem" },
-	{ FAIL_DIR "min-order" },
 };
-
-static void save_settings(void)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
-		if (!access(settings[i].path, W_OK))
-			read_setting(settings[i].path, settings[i].saved,
-				     sizeof(settings[i].saved));
-}
-
-static void restore_settings(void)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
-		if (settings[i].saved[0])
-			write_setting(settings[i].path, settings[i].saved);
-}
 
 /* The policy: what a fault on a shared folio copies. */
 
@@ -155,28 +122,6 @@ static void set_max_order(int order)
 	write_setting(MAX_BYTES_FILE, bytes);
 }
 
-/*
- * Have anonymous folios of @orders in the mappings that @enabled says. Some size
- * stays enabled, for mappings that we have not got, and the other files are left
- * alone: else khugepaged would stop and start anew, or wake up.
- */
-static void enable_orders(unsigned long orders, const char *enabled)
-{
-	unsigned long supported = thp_supported_orders();
-	const char *unused = "madvise";
-	char name[64];
-
-	for (int i = NR_ORDERS - 1; i >= 0; i--) {
-		if (!(supported & (1UL << i)))
-			continue;
-		snprintf(name, sizeof(name), "hugepages-%ukB/enabled",
-			 (psize() >> 10) << i);
-		thp_write_string(name, orders & (1UL << i) ? enabled : unused);
-		/* That was the largest. */
-		unused = "never";
-	}
-}
-
 /* Tell the model that blocks of @orders may be copied, if there are any. */
 static void allow_orders(struct _test_data_cow_copy *self, unsigned long orders)
 {
@@ -187,17 +132,6 @@ static void enable_copies(struct _test_data_cow_copy *self, unsigned long orders
 {
 	enable_orders(orders, "always");
 	allow_orders(self, orders);
-}
-
-/* A counter of folios of one order; -1 if there is none. */
-static long counter(int order, const char *name)
-{
-	char path[128];
-	char buf[32];
-
-	snprintf(path, sizeof(path), THP_DIR "hugepages-%ukB/stats/%s",
-		 (psize() >> 10) << order, name);
-	return read_file(path, buf, sizeof(buf)) ? strtol(buf, NULL, 10) : -1;
 }
 
 struct counts {
@@ -246,24 +180,10 @@ static size_t pages_with(struct _test_data_cow_copy *self, __u64 flag)
 				flag);
 }
 
-/*
- * The order of the folio at @page: all of it, and nothing else, has to be mapped
- * from there on, and to be aligned.
- */
 static int folio_order_from(struct _test_data_cow_copy *self, size_t page)
 {
-	unsigned long pfn = pfn_of(self, page);
-	uintptr_t addr = (uintptr_t)self->mem + page * psize();
-	size_t nr = 1;
-
-	if (pfn == -1UL || is_tail(self->kpageflags_fd, pfn))
-		return BROKEN;
-	for (; is_tail(self->kpageflags_fd, pfn + nr); nr++)
-		if (page + nr >= self->nr || pfn_of(self, page + nr) != pfn + nr)
-			return BROKEN;
-	if (addr & (nr * psize() - 1))
-		return BROKEN;
-	return __builtin_ctzl(nr);
+	return mapped_order(self->pagemap_fd, self->kpageflags_fd, self->mem, page,
+			    self->nr);
 }
 
 /* The model: what is mapped now is what has to be copied. */
@@ -825,21 +745,6 @@ TEST_F_TIMEOUT(cow_copy, rss_unchanged, TIMEOUT)
 	EXPECT_EQ(smaps_bytes(self->mem, "Rss:"), self->size);
 	EXPECT_EQ(pages_with(self, PM_MMAP_EXCLUSIVE), self->nr);
 	child_finish(_metadata, &child);
-}
-
-static bool has_swap(void)
-{
-	FILE *fp = fopen("/proc/swaps", "r");
-	bool found = false;
-	char line[256];
-
-	if (!fp)
-		return false;
-	/* The first line has the names of the columns. */
-	if (fgets(line, sizeof(line), fp))
-		found = fgets(line, sizeof(line), fp);
-	fclose(fp);
-	return found;
 }
 
 /* The block can be reclaimed, and pages of it that nobody has stored to are not lost. */
@@ -1760,83 +1665,6 @@ static void expect_fallback(struct __test_metadata *_metadata,
 	}
 }
 
-#define CGROUP_ROOT	"/tmp/cow_copy_cgroup"
-#define CGROUP		CGROUP_ROOT "/cow_copy"
-
-static bool try_set(const char *path, const char *value)
-{
-	ssize_t len = strlen(value);
-	int fd = open(path, O_WRONLY);
-	bool done;
-
-	if (fd < 0)
-		return false;
-	done = write(fd, value, len) == len;
-	close(fd);
-	return done;
-}
-
-/* Become a member of a new memory cgroup. Return why that cannot be done. */
-static const char *enter_cgroup(void)
-{
-	if (unshare(CLONE_NEWNS) ||
-	    mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return "cannot have mounts of our own";
-	if (mkdir(CGROUP_ROOT, 0700) && errno != EEXIST)
-		return "cannot make " CGROUP_ROOT;
-	if (mount("none", CGROUP_ROOT, "cgroup2", 0, NULL))
-		return "no cgroup2";
-	if (!try_set(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-		return "no memory controller in cgroup2";
-	/* It is there if a test was killed. */
-	rmdir(CGROUP);
-	if (mkdir(CGROUP, 0700) || !try_set(CGROUP "/cgroup.procs", "0"))
-		return "cannot use cgroup2";
-	return NULL;
-}
-
-static void leave_cgroup(void)
-{
-	try_set(CGROUP_ROOT "/cgroup.procs", "0");
-	rmdir(CGROUP);
-	umount2(CGROUP_ROOT, MNT_DETACH);
-	rmdir(CGROUP_ROOT);
-}
-
-/*
- * Set a limit that leaves room for @nr pages. What a CPU has charged in advance
- * is given back when the high limit is set; nothing is charged in advance once
- * the new limit is near. The files are open before, since that is charged, too.
- */
-static bool try_leave_room(size_t nr)
-{
-	int current = open(CGROUP "/memory.current", O_RDONLY);
-	int high = open(CGROUP "/memory.high", O_WRONLY);
-	int max = open(CGROUP "/memory.max", O_WRONLY);
-	char buf[32];
-	ssize_t len;
-
-	if (current < 0 || high < 0 || max < 0)
-		return false;
-	try_set(CGROUP "/memory.swap.max", "0");
-	for (int i = 0; i < 3; i++) {
-		if (write(high, "0", 1) != 1 || write(high, "max", 3) != 3)
-			return false;
-		/* Other CPUs are asked to, and do it a bit later. */
-		usleep(10 * 1000);
-		len = pread(current, buf, sizeof(buf) - 1, 0);
-		if (len <= 0)
-			return false;
-		buf[len] = '\0';
-		len = snprintf(buf, sizeof(buf), "%lu",
-			       strtoul(buf, NULL, 10) + nr * psize());
-		if (write(max, buf, len) != len)
-			return false;
-	}
-	/* They stay open: to close them would free what was charged. */
-	return true;
-}
-
 /* The cgroup has room for @room pages, which do for a block of order @got. */
 static void expect_charged(struct __test_metadata *_metadata,
 			   struct _test_data_cow_copy *self, size_t room, int got)
@@ -1918,32 +1746,6 @@ TEST_F_TIMEOUT(cow_copy, other_cgroup_writes, TIMEOUT)
 	EXPECT_EQ(get(self->mem, self->k), NEW + self->k);
 	model_store(self, self->k);
 	expect_copies(_metadata, self, &child);
-}
-
-/* Have allocations by this process fail from some order on. */
-static bool fail_allocations(int order)
-{
-	char min_order[16];
-
-	if (access(FAIL_DIR "min-order", W_OK) || access(FAIL_TASK_FILE, W_OK))
-		return false;
-	snprintf(min_order, sizeof(min_order), "%d", order);
-	write_setting(FAIL_DIR "min-order", min_order);
-	write_setting(FAIL_DIR "ignore-gfp-highmem", "N");
-	write_setting(FAIL_DIR "task-filter", "Y");
-	write_setting(FAIL_DIR "interval", "1");
-	write_setting(FAIL_DIR "times", "-1");
-	write_setting(FAIL_DIR "space", "0");
-	write_setting(FAIL_DIR "verbose", "0");
-	write_setting(FAIL_DIR "probability", "100");
-	write_setting(FAIL_TASK_FILE, "1");
-	return true;
-}
-
-static void fail_no_allocations(void)
-{
-	write_setting(FAIL_TASK_FILE, "0");
-	write_setting(FAIL_DIR "probability", "0");
 }
 
 static void expect_allocated(struct __test_metadata *_metadata,
@@ -2876,30 +2678,9 @@ TEST(max_bytes_wrong_input)
 		expect_invalid(_metadata, MAX_BYTES_FILE, text[i]);
 }
 
-/* Have khugepaged sleep, which would put what was copied into larger folios. */
-static void stop_khugepaged(void)
+static void restore(void)
 {
-	struct thp_settings thp;
-	char *mem;
-
-	thp_read_settings(&thp);
-	thp.thp_enabled = THP_NEVER;
-	thp.thp_defrag = THP_DEFRAG_ALWAYS;
-	thp.khugepaged.pages_to_scan = 1;
-	thp.khugepaged.scan_sleep_millisecs = 3600 * 1000;
-	for (int i = 0; i < NR_ORDERS; i++)
-		thp.hugepages[i].enabled = THP_NEVER;
-	thp_write_settings(&thp);
-
-	/* Give it something to do now, so that it sleeps for so long after it. */
-	enable_orders(ORDERS, "always");
-	mem = mmap(NULL, 2 * read_pmd_pagesize(), PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (mem == MAP_FAILED)
-		ksft_exit_fail_perror("mmap");
-	put(mem, 0, 0);
-	usleep(200 * 1000);
-	munmap(mem, 2 * read_pmd_pagesize());
+	restore_settings(settings, ARRAY_SIZE(settings));
 }
 
 int main(int argc, char **argv)
@@ -2907,10 +2688,10 @@ int main(int argc, char **argv)
 	/* Here, so that they are restored even if a test is killed. */
 	if (!geteuid()) {
 		thp_save_settings();
-		save_settings();
-		atexit(restore_settings);
+		save_settings(settings, ARRAY_SIZE(settings));
+		atexit(restore);
 		if (thp_available())
-			stop_khugepaged();
+			stop_khugepaged(ORDERS);
 	}
 	return test_harness_run(argc, argv);
 }

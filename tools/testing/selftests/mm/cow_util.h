@@ -9,7 +9,9 @@
 #ifndef __COW_UTIL_H__
 #define __COW_UTIL_H__
 
+#include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -21,8 +23,10 @@
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -32,7 +36,10 @@
 #include "hugepage_settings.h"
 #include "vm_util.h"
 
+#define THP_DIR		"/sys/kernel/mm/transparent_hugepage/"
 #define GUP_TEST_FILE	"/sys/kernel/debug/gup_test"
+#define FAIL_DIR	"/sys/kernel/debug/fail_page_alloc/"
+#define FAIL_TASK_FILE	"/proc/self/make-it-fail"
 
 /* Seconds; emulated machines are slow. */
 #define TIMEOUT		120
@@ -64,6 +71,101 @@ static inline void read_setting(const char *path, char *value, size_t size)
 	start = strchr(buf, '[');
 	start = start ? start + 1 : buf;
 	snprintf(value, size, "%.*s", (int)strcspn(start, "]\n"), start);
+}
+
+/* A file whose content is restored in the end. */
+struct setting {
+	const char *path;
+	char saved[64];
+};
+
+/* What fail_allocations() changes. */
+static struct setting fail_settings[] = {
+	{ FAIL_DIR "probability" },
+	{ FAIL_DIR "interval" },
+	{ FAIL_DIR "times" },
+	{ FAIL_DIR "space" },
+	{ FAIL_DIR "verbose" },
+	{ FAIL_DIR "task-filter" },
+	{ FAIL_DIR "ignore-gfp-highmem" },
+	{ FAIL_DIR "ignore-gfp-wait" },
+	{ FAIL_DIR "min-order" },
+};
+
+static inline void save_files(struct setting *settings, size_t nr)
+{
+	for (size_t i = 0; i < nr; i++)
+		if (!access(settings[i].path, W_OK))
+			read_setting(settings[i].path, settings[i].saved,
+				     sizeof(settings[i].saved));
+}
+
+static inline void restore_files(const struct setting *settings, size_t nr)
+{
+	for (size_t i = 0; i < nr; i++)
+		if (settings[i].saved[0])
+			write_setting(settings[i].path, settings[i].saved);
+}
+
+static inline void save_settings(struct setting *settings, size_t nr)
+{
+	save_files(settings, nr);
+	save_files(fail_settings, ARRAY_SIZE(fail_settings));
+}
+
+static inline void restore_settings(const struct setting *settings, size_t nr)
+{
+	restore_files(settings, nr);
+	restore_files(fail_settings, ARRAY_SIZE(fail_settings));
+}
+
+/* Write what may be refused; errno tells why. */
+static inline bool try_set(const char *path, const char *value)
+{
+	ssize_t len = strlen(value);
+	int fd = open(path, O_WRONLY);
+	bool done;
+
+	if (fd < 0)
+		return false;
+	done = write(fd, value, len) == len;
+	close(fd);
+	return done;
+}
+
+/* Sizes of folios */
+
+/*
+ * Have anonymous folios of @orders in the mappings that @enabled says. Some size
+ * stays enabled, for mappings that we have not got, and the other files are left
+ * alone: else khugepaged would stop and start anew, or wake up.
+ */
+static inline void enable_orders(unsigned long orders, const char *enabled)
+{
+	unsigned long supported = thp_supported_orders();
+	const char *unused = "madvise";
+	char name[64];
+
+	for (int i = NR_ORDERS - 1; i >= 0; i--) {
+		if (!(supported & (1UL << i)))
+			continue;
+		snprintf(name, sizeof(name), "hugepages-%ukB/enabled",
+			 (psize() >> 10) << i);
+		thp_write_string(name, orders & (1UL << i) ? enabled : unused);
+		/* That was the largest. */
+		unused = "never";
+	}
+}
+
+/* A counter of folios of one order; -1 if there is none. */
+static inline long counter(int order, const char *name)
+{
+	char path[128];
+	char buf[32];
+
+	snprintf(path, sizeof(path), THP_DIR "hugepages-%ukB/stats/%s",
+		 (psize() >> 10) << order, name);
+	return read_file(path, buf, sizeof(buf)) ? strtol(buf, NULL, 10) : -1;
 }
 
 /* Content: one word a page. */
@@ -190,6 +292,30 @@ static inline __u64 kpageflags(int kpageflags_fd, unsigned long pfn)
 static inline bool is_tail(int kpageflags_fd, unsigned long pfn)
 {
 	return kpageflags(kpageflags_fd, pfn) & KPF_COMPOUND_TAIL;
+}
+
+#define BROKEN	(-3)	/* no folio mapped as a whole */
+
+/*
+ * The order of the folio at @page: all of it, and nothing else, has to be mapped
+ * from there on, and to be aligned. The mapping has @nr pages.
+ */
+static inline int mapped_order(int pagemap_fd, int kpageflags_fd, char *mem,
+			       size_t page, size_t nr)
+{
+	unsigned long pfn = pagemap_get_pfn(pagemap_fd, mem + page * psize());
+	uintptr_t addr = (uintptr_t)mem + page * psize();
+	size_t i = 1;
+
+	if (pfn == -1UL || is_tail(kpageflags_fd, pfn))
+		return BROKEN;
+	for (; is_tail(kpageflags_fd, pfn + i); i++)
+		if (page + i >= nr ||
+		    pagemap_get_pfn(pagemap_fd, mem + (page + i) * psize()) != pfn + i)
+			return BROKEN;
+	if (addr & (i * psize() - 1))
+		return BROKEN;
+	return __builtin_ctzl(i);
 }
 
 /* A field in kB of the mapping that starts at @mem, in bytes; -1 if not found. */
@@ -438,6 +564,145 @@ static inline int uffd_rwprotect(int uffd, char *mem, size_t size, bool protect)
 	};
 
 	return ioctl(uffd, UFFDIO_RWPROTECT, &args);
+}
+
+/* Swap */
+
+static inline bool has_swap(void)
+{
+	FILE *fp = fopen("/proc/swaps", "r");
+	bool found = false;
+	char line[256];
+
+	if (!fp)
+		return false;
+	/* The first line has the names of the columns. */
+	if (fgets(line, sizeof(line), fp))
+		found = fgets(line, sizeof(line), fp);
+	fclose(fp);
+	return found;
+}
+
+/* Failures of allocations by this process */
+
+/* Have allocations by this process fail from some order on. */
+static inline bool fail_allocations(int order)
+{
+	char min_order[16];
+
+	if (access(FAIL_DIR "min-order", W_OK) || access(FAIL_TASK_FILE, W_OK))
+		return false;
+	snprintf(min_order, sizeof(min_order), "%d", order);
+	write_setting(FAIL_DIR "min-order", min_order);
+	write_setting(FAIL_DIR "ignore-gfp-highmem", "N");
+	write_setting(FAIL_DIR "task-filter", "Y");
+	write_setting(FAIL_DIR "interval", "1");
+	write_setting(FAIL_DIR "times", "-1");
+	write_setting(FAIL_DIR "space", "0");
+	write_setting(FAIL_DIR "verbose", "0");
+	write_setting(FAIL_DIR "probability", "100");
+	write_setting(FAIL_TASK_FILE, "1");
+	return true;
+}
+
+static inline void fail_no_allocations(void)
+{
+	write_setting(FAIL_TASK_FILE, "0");
+	write_setting(FAIL_DIR "probability", "0");
+}
+
+/* A memory cgroup */
+
+#define CGROUP_ROOT	"/tmp/cow_cgroup"
+#define CGROUP		CGROUP_ROOT "/cow"
+
+/* Become a member of a new memory cgroup. Return why that cannot be done. */
+static inline const char *enter_cgroup(void)
+{
+	if (unshare(CLONE_NEWNS) ||
+	    mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return "cannot have mounts of our own";
+	if (mkdir(CGROUP_ROOT, 0700) && errno != EEXIST)
+		return "cannot make " CGROUP_ROOT;
+	if (mount("none", CGROUP_ROOT, "cgroup2", 0, NULL))
+		return "no cgroup2";
+	if (!try_set(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+		return "no memory controller in cgroup2";
+	/* It is there if a test was killed. */
+	rmdir(CGROUP);
+	if (mkdir(CGROUP, 0700) || !try_set(CGROUP "/cgroup.procs", "0"))
+		return "cannot use cgroup2";
+	return NULL;
+}
+
+static inline void leave_cgroup(void)
+{
+	try_set(CGROUP_ROOT "/cgroup.procs", "0");
+	rmdir(CGROUP);
+	umount2(CGROUP_ROOT, MNT_DETACH);
+	rmdir(CGROUP_ROOT);
+}
+
+/*
+ * Set a limit that leaves room for @nr pages. What a CPU has charged in advance
+ * is given back when the high limit is set; nothing is charged in advance once
+ * the new limit is near. The files are open before, since that is charged, too.
+ */
+static inline bool try_leave_room(size_t nr)
+{
+	int current = open(CGROUP "/memory.current", O_RDONLY);
+	int high = open(CGROUP "/memory.high", O_WRONLY);
+	int max = open(CGROUP "/memory.max", O_WRONLY);
+	char buf[32];
+	ssize_t len;
+
+	if (current < 0 || high < 0 || max < 0)
+		return false;
+	try_set(CGROUP "/memory.swap.max", "0");
+	for (int i = 0; i < 3; i++) {
+		if (write(high, "0", 1) != 1 || write(high, "max", 3) != 3)
+			return false;
+		/* Other CPUs are asked to, and do it a bit later. */
+		usleep(10 * 1000);
+		len = pread(current, buf, sizeof(buf) - 1, 0);
+		if (len <= 0)
+			return false;
+		buf[len] = '\0';
+		len = snprintf(buf, sizeof(buf), "%lu",
+			       strtoul(buf, NULL, 10) + nr * psize());
+		if (write(max, buf, len) != len)
+			return false;
+	}
+	/* They stay open: to close them would free what was charged. */
+	return true;
+}
+
+/* khugepaged */
+
+/* Have khugepaged sleep, which would put what was copied into larger folios. */
+static inline void stop_khugepaged(unsigned long orders)
+{
+	struct thp_settings thp;
+	char *mem;
+
+	thp_read_settings(&thp);
+	thp.thp_enabled = THP_NEVER;
+	thp.thp_defrag = THP_DEFRAG_ALWAYS;
+	thp.khugepaged.pages_to_scan = 1;
+	thp.khugepaged.scan_sleep_millisecs = 3600 * 1000;
+	for (int i = 0; i < NR_ORDERS; i++)
+		thp.hugepages[i].enabled = THP_NEVER;
+	thp_write_settings(&thp);
+
+	/* Give it something to do now, so that it sleeps for so long after it. */
+	enable_orders(orders, "always");
+	mem = mmap(NULL, 2 * read_pmd_pagesize(), PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mem == MAP_FAILED)
+		ksft_exit_fail_perror("mmap");
+	put(mem, 0, 0);
+	usleep(200 * 1000);
+	munmap(mem, 2 * read_pmd_pagesize());
 }
 
 #endif /* __COW_UTIL_H__ */
