@@ -63,6 +63,20 @@ table() {
 	END { if (!shown) print "None." }' "$1"
 }
 
+# khugepaged_table ARCH: what it ran while cow_bench stored, where it was measured.
+khugepaged_table() {
+	jq -r --arg arch "$1" '
+		def k: . / 1000 | round;
+		map(select(.arch == $arch and .mode != "child" and .mode != "refork"))
+		| group_by([.mode, .size_kb, .pattern])
+		| map((map({key: .kernel, value: .}) | from_entries) | select(.base and .khugepaged)
+			| "| \(.base.mode) | \(.base.size_kb)K | \(.base.pattern) | \(.base.insns | k) | \(.khugepaged.insns | k) | \(.khugepaged.khugepaged | k) | \(.khugepaged.faults) | \(.khugepaged.used_kb / 102.4 | round / 10) |")
+		| if length > 0 then
+			"", "### What khugepaged ran", "",
+			"| mode | folio | pattern | base | with khugepaged | of that, khugepaged | faults | used MiB |",
+			"|---|---|---|--:|--:|--:|--:|--:|", .[] else empty end' "$json"
+}
+
 # plot ARCH MODE: bars for each pattern, a panel for each folio size.
 plot() {
 	local arch=$1 mode=$2 sizes cols data size i=0
@@ -124,7 +138,9 @@ unit=instructions
 	between the columns) in instructions, and the memory used in the end.
 
 	\`patched\` is the series as it is by default; \`always\` copies a block of 64K in each fault
-	of mode \`copy\` (debugfs cow/copy).
+	of mode \`copy\` (debugfs cow/copy). \`khugepaged\` is the base with a khugepaged that never
+	sleeps: there is one CPU, so what it runs between the stores is a part of the row, and the
+	last table tells how much that is.
 
 	    ${BENCH_ARGS:+BENCH_ARGS=\"$BENCH_ARGS\" }make bench
 
@@ -154,6 +170,7 @@ unit=instructions
 		say "### Rows that win"
 		say
 		table "$tmp/rows" 'change == "-" || change < -0.5'
+		khugepaged_table "$arch"
 	done
 } >"$tmp/readme"
 : >"$tmp/plots"

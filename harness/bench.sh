@@ -1,6 +1,7 @@
 #!/bin/bash
 # bench.sh - count what write faults after fork() cost: guest instructions of
-# cow_bench in QEMU, in results/. ARCH=x86_64|arm64, BENCH_COLUMNS="base patched always"
+# cow_bench in QEMU, in results/. ARCH=x86_64|arm64,
+# BENCH_COLUMNS="base khugepaged patched always"
 # with one column a kernel and its settings:
 #
 #	base		the base
@@ -18,7 +19,7 @@
 no_args "$@"
 export ARCH=${ARCH:-x86_64} CONFIG=bench RESULTS=${RESULTS:-$ROOT/results}
 one_of ARCH x86_64 arm64
-columns=${BENCH_COLUMNS:-base patched always}
+columns=${BENCH_COLUMNS:-base khugepaged patched always}
 
 kernel_of() {
 	case $1 in
