@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
-	FORCE DISCARD FULL CONFIGS PARTS RUNS VM
+	FORCE DISCARD FULL CONFIGS FROM PARTS RUNS VM
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -26,7 +26,7 @@ check: ## all checks: lint, kunit, per-patch builds, kselftest against the list 
 	@harness/check.sh
 lint: ## under a minute, builds no kernel: mails, checkpatch, shellcheck, kernel-doc, tests of the harness
 	@harness/lint.sh
-steps: ## build each patch: W=1 and sparse, more configs with FULL=1
+steps: ## build each patch: W=1 and sparse, more configs with FULL=1; FROM=HEAD~2: the last two
 	@harness/steps.sh
 kunit: ## the KUnit tests with kunit.py on UML
 	@harness/kunit.sh

@@ -37,6 +37,11 @@ setup_of() {
 	esac
 }
 
+# After the stores of a copy, khugepaged gets so many ms to mend what they left.
+args_of() {
+	[[ $1 != khugepaged ]] || say '-w 200'
+}
+
 for column in $columns; do
 	kernel_of "$column" >/dev/null
 done
@@ -60,7 +65,7 @@ for column in $columns; do
 	export KERNEL VM_ICOUNT=1 VM_TIMEOUT=3600
 	KERNEL=$(kernel_of "$column")
 	say "bench: $column"
-	"$HARNESS/initvm.sh" "$tmp/files" sh -c "$(setup_of "$column") ./cow_bench -i -k $column ${BENCH_ARGS:--r 9}" |
+	"$HARNESS/initvm.sh" "$tmp/files" sh -c "$(setup_of "$column") ./cow_bench -i -k $column ${BENCH_ARGS:--r 9} $(args_of "$column")" |
 		tee "$tmp/$column.out"
 	grep '^{' "$tmp/$column.out" >"$out" || die "cow_bench printed no record"
 	jq -es 'all(.[]; has("mode") and has("size_kb") and has("pattern") and has("pages")

@@ -8,7 +8,8 @@
 #
 # The object directories are kept from patch to patch, so only what a patch
 # changes is compiled. Without W=1 a kernel has no warnings, so base is built
-# with the other configs only when one shows up. CONFIGS="x86_64 tiny" picks some.
+# with the other configs only when one shows up. CONFIGS="x86_64 tiny" picks some;
+# FROM= is a commit of build/linux, the patches behind it are built (HEAD~2: the last two).
 # FULL=1 links a kernel at each patch (x86_64), which finds what is missing at
 # link time but takes hours.
 # The results are build/report/steps.ktap.
@@ -44,8 +45,10 @@ mkdir -p "$LOGDIR" "$REPORT"
 
 # The commits of build/linux as it is, those that are not yet in series/ too.
 base=$(git -C "$TREE" rev-parse 'base^{commit}')
-mapfile -t commits < <(git -C "$TREE" rev-list --reverse "$base..HEAD")
-((${#commits[@]})) || die "build/linux has no patches on top of base"
+from=$(git -C "$TREE" rev-parse -q --verify "${FROM:-base}^{commit}") || die "FROM=$FROM: no commit of build/linux"
+git -C "$TREE" merge-base --is-ancestor "$base" "$from" || die "FROM=$FROM: not a patch of the series"
+mapfile -t commits < <(git -C "$TREE" rev-list --reverse "$from..HEAD")
+((${#commits[@]})) || die "build/linux has no patches on top of ${FROM:-base}"
 
 checkout() {
 	if [[ ! -e $tree/.git ]]; then

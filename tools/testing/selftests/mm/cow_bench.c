@@ -19,7 +19,8 @@
  * (arm64).
  *
  * "khugepaged" is what the kernel thread of that name ran meanwhile; if there is one
- * CPU, it is a part of the cost of the stores.
+ * CPU, it is a part of the cost of the stores.  With -w, it also is what it ran in
+ * mode "copy" after the stores, until all of the area is mapped by PMDs again.
  *
  * The unit is whatever CLOCK_MONOTONIC counts: nanoseconds, or, with -i, guest
  * instructions under "qemu -icount shift=0,sleep=off".
@@ -126,6 +127,7 @@ static struct {
 	const char *pattern;
 	unsigned int size_kb;
 	unsigned int rounds;
+	unsigned int wait_ms;
 	bool insns;
 } opts = { .rounds = 3 };
 
@@ -497,6 +499,21 @@ static void time_total(char *area, const struct pattern *pat, unsigned int nr,
 	s->khugepaged = khugepaged_time() - khugepaged;
 }
 
+/* What khugepaged runs until all of the area is huge pages, or time is up. */
+static uint64_t wait_for_khugepaged(char *area)
+{
+	const uint64_t pmd_size = read_pmd_pagesize();
+	const uint64_t before = khugepaged_time();
+
+	for (unsigned int ms = 0; ms < opts.wait_ms; ms++) {
+		if (check_huge_anon(area, AREA_SIZE,
+				    AREA_SIZE / pmd_size, pmd_size))
+			break;
+		usleep(1000);
+	}
+	return khugepaged_time() - before;
+}
+
 static void time_fork(char *area, const struct pattern *pat, unsigned int nr,
 		      struct sample *s)
 {
@@ -566,6 +583,8 @@ static struct sample run_once(enum mode mode, unsigned int size_kb,
 			time_faults(area, nr, &s);
 		else
 			time_total(area, pat, nr, &s);
+		if (mode == MODE_COPY && !single)
+			s.khugepaged += wait_for_khugepaged(area);
 		end_child(mode, pid, live_fd);
 		munmap(area, AREA_SIZE);
 	}
@@ -655,9 +674,10 @@ static bool size_supported(unsigned int size_kb)
 static void usage(const char *prog)
 {
 	fprintf(stderr,
-		"usage: %s [-i] [-k kernel] [-m reuse|copy|last|zero|child|refork] [-p pattern] [-r rounds] [-s size_kb]\n"
+		"usage: %s [-i] [-k kernel] [-m reuse|copy|last|zero|child|refork] [-p pattern] [-r rounds] [-s size_kb] [-w ms]\n"
 		"  -i  CLOCK_MONOTONIC counts guest instructions (qemu -icount shift=0,sleep=off)\n"
 		"  -k  what the records say in \"kernel\" (default: uname -r)\n"
+		"  -w  after the stores, wait so long for khugepaged at most\n"
 		"patterns:", prog);
 	for (unsigned int i = 0; i < ARRAY_SIZE(patterns); i++)
 		fprintf(stderr, " %s", patterns[i].name);
@@ -673,7 +693,7 @@ static void parse_options(int argc, char **argv)
 {
 	int c;
 
-	while ((c = getopt(argc, argv, "ik:m:p:r:s:x")) != -1) {
+	while ((c = getopt(argc, argv, "ik:m:p:r:s:w:x")) != -1) {
 		switch (c) {
 		case 'i':
 			opts.insns = true;
@@ -692,6 +712,9 @@ static void parse_options(int argc, char **argv)
 			break;
 		case 's':
 			opts.size_kb = atoi(optarg);
+			break;
+		case 'w':
+			opts.wait_ms = atoi(optarg);
 			break;
 		case 'x':	/* what the child executes */
 			_exit(0);

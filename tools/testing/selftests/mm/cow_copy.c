@@ -75,6 +75,7 @@ FIXTURE(cow_copy)
 	size_t j;
 	size_t r;
 	unsigned long orders;	/* of blocks that a fault may copy now */
+	bool not_advised;	/* have mappings without MADV_HUGEPAGE */
 	bool special[MAX_PAGES];	/* pages that are no part of the model */
 	int model[MAX_PAGES];	/* what is mapped: an order, SHARED or OWN */
 	unsigned long pfns[MAX_PAGES];	/* of pages that are SHARED or OWN */
@@ -128,9 +129,13 @@ static void allow_orders(struct _test_data_cow_copy *self, unsigned long orders)
 	self->orders = has_policy() ? orders : 0;
 }
 
+/*
+ * In the mappings of the test only: the counters are those of the system, and other
+ * processes, or data of this one, may have large folios as well.
+ */
 static void enable_copies(struct _test_data_cow_copy *self, unsigned long orders)
 {
-	enable_orders(orders, "always");
+	enable_orders(orders, "madvise");
 	allow_orders(self, orders);
 }
 
@@ -349,6 +354,8 @@ static void alloc_folios(struct __test_metadata *_metadata,
 		fault_in(mem + i, self->size);
 	ASSERT_EQ(smaps_bytes(mem, "AnonHugePages:"), 0);
 	ASSERT_EQ(smaps_bytes(mem, "Rss:"), size);
+	if (!self->not_advised)
+		ASSERT_EQ(madvise(mem, size, MADV_HUGEPAGE), 0);
 	enable_copies(self, ORDERS);
 }
 
@@ -1821,7 +1828,8 @@ TEST_F_TIMEOUT(cow_copy, size_madvise, TIMEOUT)
 {
 	struct child child;
 
-	enable_orders(ORDERS, "madvise");
+	self->not_advised = true;
+	map_folios(_metadata, self, self->mem, 1);
 	child_start(_metadata, self, &child, nothing, has_old);
 	self->orders = 0;
 	store(self, self->k, NEW);
@@ -1887,6 +1895,7 @@ TEST_F_TIMEOUT(cow_copy, always_max_bytes, TIMEOUT)
 
 		if (psize() << max > self->pmd / 2)
 			continue;
+		compact_memory();
 		map_folios(_metadata, self, self->mem, 1);
 		enable_copies(self, (1UL << 9) - (1UL << MIN_ORDER));
 		self->orders &= (2UL << max) - 1;
@@ -2139,6 +2148,7 @@ TEST_F_TIMEOUT(cow_copy, adaptive_max_bytes, TIMEOUT)
 	for (size_t i = 0; i < ARRAY_SIZE(max_orders); i++) {
 		int max = max_orders[i];
 
+		compact_memory();
 		map_two_tables(_metadata, self);
 		enable_copies(self, (1UL << 8) - (1UL << MIN_ORDER));
 		self->orders &= (2UL << max) - 1;
@@ -2312,7 +2322,7 @@ static void race(struct __test_metadata *_metadata,
 	pthread_t threads[2];
 
 	/* The mapping is as large as the folio, so it is one of that order. */
-	enable_orders(ORDERS | 1UL << sz2ord(self->size, psize()), "always");
+	enable_orders(ORDERS | 1UL << sz2ord(self->size, psize()), "madvise");
 	race->self = self;
 	ASSERT_EQ(pthread_barrier_init(&race->barrier, NULL, 3), 0);
 	ASSERT_EQ(pthread_create(&threads[0], NULL, race_first, race), 0);

@@ -171,7 +171,7 @@ static bool map_folios(struct _test_data_cow_last_page *self, size_t nr)
 		if (try_map_folios(self, nr))
 			return true;
 		munmap(self->mem, self->nr * psize());
-		write_setting("/proc/sys/vm/compact_memory", "1");
+		compact_memory();
 	}
 	return false;
 }

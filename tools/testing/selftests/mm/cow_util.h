@@ -157,6 +157,12 @@ static inline void enable_orders(unsigned long orders, const char *enabled)
 	}
 }
 
+/* Faults may not wait for large folios: have some in stock. */
+static inline void compact_memory(void)
+{
+	try_set("/proc/sys/vm/compact_memory", "1");
+}
+
 /* A counter of folios of one order; -1 if there is none. */
 static inline long counter(int order, const char *name)
 {
