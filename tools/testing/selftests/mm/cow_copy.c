@@ -1895,7 +1895,7 @@ TEST_F_TIMEOUT(cow_copy, always_max_bytes, TIMEOUT)
 
 		if (psize() << max > self->pmd / 2)
 			continue;
-		compact_memory();
+		defragment();
 		map_folios(_metadata, self, self->mem, 1);
 		enable_copies(self, (1UL << 9) - (1UL << MIN_ORDER));
 		self->orders &= (2UL << max) - 1;
@@ -2148,7 +2148,7 @@ TEST_F_TIMEOUT(cow_copy, adaptive_max_bytes, TIMEOUT)
 	for (size_t i = 0; i < ARRAY_SIZE(max_orders); i++) {
 		int max = max_orders[i];
 
-		compact_memory();
+		defragment();
 		map_two_tables(_metadata, self);
 		enable_copies(self, (1UL << 8) - (1UL << MIN_ORDER));
 		self->orders &= (2UL << max) - 1;

@@ -171,7 +171,7 @@ static bool map_folios(struct _test_data_cow_last_page *self, size_t nr)
 		if (try_map_folios(self, nr))
 			return true;
 		munmap(self->mem, self->nr * psize());
-		compact_memory();
+		defragment();
 	}
 	return false;
 }

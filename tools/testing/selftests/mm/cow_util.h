@@ -158,7 +158,7 @@ static inline void enable_orders(unsigned long orders, const char *enabled)
 }
 
 /* Faults may not wait for large folios: have some in stock. */
-static inline void compact_memory(void)
+static inline void defragment(void)
 {
 	try_set("/proc/sys/vm/compact_memory", "1");
 }
