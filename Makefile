@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
-	FORCE DISCARD FULL CONFIGS FROM PARTS RUNS VM
+	FORCE DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -32,6 +32,8 @@ kunit: ## the KUnit tests with kunit.py on UML
 	@harness/kunit.sh
 bench: ## base against patched in guest instructions; writes results/
 	@harness/bench.sh
+mutants: ## break one rule of the code at a time and see its test fail; MUTANTS="zero-*"
+	@harness/mutants.sh
 baseline: ## make harness/baseline/ anew: the results of the tests on the base kernel
 	@harness/baseline.sh
 tree: ## build/linux: a git tree of the base with the series as commits; DISCARD=1 LINUX=<dir>
@@ -47,4 +49,4 @@ send-check: ## dry run of git send-email with the maintainers' addresses; sends 
 clean: ## remove all that was built; keeps build/linux and the downloads
 	@harness/clean.sh
 
-.PHONY: help kselftest kernel shell check lint steps kunit bench baseline tree refresh mbox apply send-check clean
+.PHONY: help kselftest kernel shell check lint steps kunit bench mutants baseline tree refresh mbox apply send-check clean

@@ -1,6 +1,7 @@
 #!/bin/bash
 # kernel.sh - build one kernel: KERNEL=base|patched CONFIG=test|bench|debug
 # ARCH=x86_64|arm64. The image and its .config go to build/ARCH/KERNEL-CONFIG/.
+# KERNEL=mutant is what mutants.sh has made of the patched tree.
 
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -9,7 +10,7 @@ no_args "$@"
 KERNEL=${KERNEL:-patched}
 CONFIG=${CONFIG:-test}
 ARCH=${ARCH:-x86_64}
-one_of KERNEL base patched
+one_of KERNEL base patched mutant
 one_of CONFIG test bench debug
 one_of ARCH x86_64 arm64
 
@@ -63,7 +64,9 @@ if [[ $KERNEL == base ]]; then
 else
 	[[ ! -x $HARNESS/compose.sh ]] || "$HARNESS/compose.sh"
 	src=$BUILD/linux
+	[[ $KERNEL != mutant ]] || src=$BUILD/trees/mutant
 fi
+[[ -e $src/.git ]] || die "$src is missing; make mutants makes it"
 
 # kbuild uses relative paths if O= lies right in the source tree. So all trees
 # give the compiler the same command lines, and ccache knows what base and

@@ -31,7 +31,7 @@
 no_args "$@"
 export KERNEL=${KERNEL:-patched} CONFIG=${CONFIG:-test} ARCH=${ARCH:-x86_64}
 TESTS=${TESTS:-$OWN_TESTS}
-one_of KERNEL base patched
+one_of KERNEL base patched mutant
 one_of CONFIG test debug
 one_of ARCH x86_64 arm64
 slow=1

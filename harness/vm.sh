@@ -13,7 +13,7 @@
 
 KERNEL=${KERNEL:-patched}
 CONFIG=${CONFIG:-test}
-one_of KERNEL base patched
+one_of KERNEL base patched mutant
 one_of CONFIG test bench debug
 IMAGE=${IMAGE:-$BUILD/x86_64/$KERNEL-$CONFIG/bzImage}
 VM_TIMEOUT=${VM_TIMEOUT:-600}

@@ -336,7 +336,7 @@ static void expect_faults(struct __test_metadata *_metadata,
 static void fault_in(char *mem, size_t size)
 {
 	put(mem, 0, 0);
-	if (!map_by_ptes(mem))
+	if (!map_by_ptes(mem, size))
 		ksft_exit_fail_perror("mprotect");
 }
 

@@ -157,7 +157,8 @@ static bool try_map_folios(struct _test_data_cow_last_page *self, size_t nr)
 	enable_orders(1UL << order, "always");
 	for (size_t i = 0; i < self->nr; i += self->folio_nr) {
 		put(self->mem, i, OLD + i);
-		if (!map_by_ptes(self->mem + i * psize()) || order_from(self, i) != order)
+		if (!map_by_ptes(self->mem + i * psize(), self->size) ||
+		    order_from(self, i) != order)
 			return false;
 	}
 	enable_orders(ORDERS, "always");

@@ -235,7 +235,7 @@ static void alloc_folio(struct __test_metadata *_metadata,
 	/* khugepaged shall not find anything to do. */
 	enable_order(-1);
 
-	ASSERT_TRUE(map_by_ptes(mem));
+	ASSERT_TRUE(map_by_ptes(mem, size));
 	ASSERT_EQ(smaps_bytes(mem, "AnonHugePages:"), 0);
 	ASSERT_EQ(smaps_bytes(mem, "Rss:"), size);
 	ASSERT_TRUE(is_folio(self, mem, size / psize()))

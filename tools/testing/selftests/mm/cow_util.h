@@ -377,14 +377,20 @@ static inline char *next_pmd(char *addr, size_t pmd_size)
 }
 
 /*
- * Have the folio at @mem mapped by PTEs: a PMD is split for a mapping that covers
- * only a part of it. The second page has to be in the same writable mapping; it
- * is protected for a moment.
+ * Have the folio of @size bytes at @mem mapped by PTEs: a PMD is split for a
+ * mapping that covers only a part of it. The folio has to be in one writable
+ * mapping; it is protected for a moment.
+ *
+ * Protecting the whole of it afterwards leaves all PTEs alike, also where arm64
+ * had unfolded one of its contpte blocks: PTEs that differ end a batch, and
+ * MADV_FREE splits folios that are not one batch.
  */
-static inline bool map_by_ptes(char *mem)
+static inline bool map_by_ptes(char *mem, size_t size)
 {
 	return !mprotect(mem + psize(), psize(), PROT_READ) &&
-	       !mprotect(mem + psize(), psize(), PROT_READ | PROT_WRITE);
+	       !mprotect(mem + psize(), psize(), PROT_READ | PROT_WRITE) &&
+	       !mprotect(mem, size, PROT_READ) &&
+	       !mprotect(mem, size, PROT_READ | PROT_WRITE);
 }
 
 static inline void move(struct __test_metadata *_metadata, char *from, size_t size,
