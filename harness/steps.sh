@@ -11,7 +11,9 @@
 # with the other configs only when one shows up. CONFIGS="x86_64 tiny" picks some;
 # FROM= is a commit of build/linux, the patches behind it are built (HEAD~2: the last two).
 # FULL=1 links a kernel at each patch (x86_64), which finds what is missing at
-# link time but takes hours.
+# link time but takes hours. QUICK=1, for `make check`: the other configs than x86_64
+# build all of mm/ at the first patch, at the last one of a series, and where
+# mm/Makefile changes; else the files of mm/ that the series change.
 # The results are build/report/steps.ktap.
 
 # shellcheck source=harness/lib.sh
@@ -30,6 +32,12 @@ case ${FULL:-0} in
 0 | '') FULL= ;;
 1) ;;
 *) die "FULL=$FULL: unknown; choose from: 0 1" ;;
+esac
+
+case ${QUICK:-0} in
+0 | '') QUICK= ;;
+1) ;;
+*) die "QUICK=$QUICK: unknown; choose from: 0 1" ;;
 esac
 
 "$HARNESS/deps.sh" source build lint
@@ -76,9 +84,26 @@ fragments() {
 # What of the touched files is compiled, beside mm/.
 mapfile -t touched < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD -- '*.c' |
 	grep -vE '^(mm|tools|samples|Documentation)/' || true)
+mapfile -t touched_mm < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD -- 'mm/*.c' |
+	grep -v '^mm/tests/' || true)
+
+# Does the commit that is checked out need all of mm/ to be built?
+all_of_mm() {
+	[[ ! $QUICK || $1 == x86_64 || ! -e $tree/.build-steps-$1/.mm-built ]] ||
+		! git -C "$tree" diff --quiet HEAD~ -- mm/Makefile mm/Kconfig ||
+		[[ $(git -C "$TREE" for-each-ref --points-at "$(git -C "$tree" rev-parse HEAD)" refs/heads) ]]
+}
+
 objects() {
 	local file
-	say mm/
+	if all_of_mm "$1"; then
+		say mm/
+	else
+		# What is not configured has no object.
+		for file in ${touched_mm[@]+"${touched_mm[@]}"}; do
+			[[ ! -e $tree/.build-steps-$1/${file%.c}.o ]] || say "${file%.c}.o"
+		done
+	fi
 	[[ $1 != arm64 ]] || say arch/arm64/mm/
 	for file in ${touched[@]+"${touched[@]}"}; do
 		case $1:$file in
@@ -112,6 +137,7 @@ build() {
 		"${make[@]}" "KCONFIG_ALLCONFIG=$tree/.build-steps-$config/all.config" allnoconfig &&
 			"${make[@]}" "${objs[@]}"
 	} >>"$log" 2>&1 </dev/null || rc=$?
+	((rc)) || : >"$tree/$obj/.mm-built"
 	! grep -q 'sparse is not available' "$log" || rc=1
 	return "$rc"
 }
@@ -131,7 +157,7 @@ known_warnings() {
 		checkout "$base"
 		rm -rf "$tree/.build-steps-base"
 		mkdir "$tree/.build-steps-base"
-		build "$config" "$log" .build-steps-base || true
+		QUICK='' build "$config" "$log" .build-steps-base || true
 		warnings "$log" >"$known"
 		rm -rf "$tree/.build-steps-base"
 		checkout "$now"
@@ -146,6 +172,7 @@ for config in $CONFIGS; do
 	# without the list of base's warnings, what is compiled would not warn again.
 	[[ ! -e $obj/.unfinished && (-e $obj/known-$base || $config != x86_64) ]] || rm -rf "$obj"
 	mkdir -p "$obj"
+	rm -f "$obj/.mm-built"
 	: >"$obj/.unfinished"
 	fragments "$config" >"$obj/all.config.new"
 	cmp -s "$obj/all.config.new" "$obj/all.config" || cp "$obj/all.config.new" "$obj/all.config"

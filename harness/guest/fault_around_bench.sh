@@ -3,7 +3,7 @@
 # ext4, as a member of the root cgroup and of one three levels below.
 
 mkdir -p /run/tmpfs /run/ext4 /run/cgroup || exit
-mount -t tmpfs -o huge=always tmpfs /run/tmpfs || exit
+mount -t tmpfs -o huge=within_size tmpfs /run/tmpfs || exit
 mount -t ext4 -o loop ext4.img /run/ext4 || exit
 mount -t cgroup2 cgroup2 /run/cgroup || exit
 ./fault_around_bench "$@" tmpfs=/run/tmpfs ext4=/run/ext4 || exit
