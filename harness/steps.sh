@@ -94,6 +94,14 @@ all_of_mm() {
 		[[ $(git -C "$TREE" for-each-ref --points-at "$(git -C "$tree" rev-parse HEAD)" refs/heads) ]]
 }
 
+# compiled_before CONFIG: the commit that is checked out changes nothing that is
+# compiled, and the one before it was good.
+compiled_before() {
+	[[ ${good[$1]:-} && ! $FULL ]] || return
+	[[ ! $QUICK || $1 == x86_64 ]] || ! all_of_mm "$1" || return
+	git -C "$tree" diff --quiet HEAD~ -- . ':!tools' ':!Documentation' ':!MAINTAINERS'
+}
+
 objects() {
 	local file
 	if all_of_mm "$1"; then
@@ -182,6 +190,7 @@ trap 'exit 130' INT TERM HUP
 
 tmp=$REPORT/steps.ktap.tmp
 n=0
+declare -A good=()
 total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 [[ " $CONFIGS " != *' x86_64 '* ]] || total=$((total + 1))
 {
@@ -200,6 +209,12 @@ total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 			n=$((n + 1))
 			log=$LOGDIR/steps-$config-$(git -C "$TREE" rev-list --count "$base..$commit").log
 			known=$tree/.build-steps-$config/known-$base
+			if compiled_before "$config"; then
+				say "# nothing that is compiled changes"
+				say "ok $n $config: $subject"
+				continue
+			fi
+			good[$config]=
 			if ! build "$config" "$log"; then
 				grep -E '(error:|warning:|Error [0-9]|not available)' "$log" | grep -v 'Error 2$' | head -n 20 | sed 's/^/# /' || true
 				say "# log: ${log#"$ROOT"/}"
@@ -218,6 +233,7 @@ total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 			else
 				say "# compiled $(grep -c '^  CC ' "$log" || true) files with $(warnings "$log" | wc -l) warnings that base has too, took $((SECONDS - start)) s"
 				say "ok $n $config: $subject"
+				good[$config]=1
 			fi
 		done
 	done
