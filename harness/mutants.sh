@@ -22,7 +22,7 @@ need_space "$BUILD" 4000
 
 tree=$BUILD/trees/mutant
 ktap=$REPORT/mutant-x86_64.ktap
-mapfile -t files < <(cd "$HARNESS/mutants" && for name in $MUTANTS; do compgen -G "$name.patch" || say "$name.patch"; done)
+mapfile -t files < <(cd "$HARNESS/mutants" && for name in $MUTANTS; do compgen -G "${name%.patch}.patch" || say "${name%.patch}.patch"; done)
 
 field() { sed -n "/^---\$/q; s/^$2: //p" "$1"; }
 
