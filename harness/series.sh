@@ -53,30 +53,28 @@ series_lines() {
 
 # What the composed tree depends on. Cover letters are not part of it.
 series_hash() {
-	local lines line file
+	local lines line file hashed=() kind=()
 	lines=$(series_lines)
+	while read -r -a line; do
+		((${#line[@]})) || continue
+		hashed+=("$SRC/series/${line[0]}")
+		for file in "${line[@]:1}"; do
+			if [[ -L $SRC/$file ]]; then
+				kind+=("$file -> $(readlink "$SRC/$file")")
+			elif [[ -f $SRC/$file ]]; then
+				[[ ! -x $SRC/$file ]] || kind+=("$file x")
+				hashed+=("$SRC/$file")
+			else
+				kind+=("$file missing")
+			fi
+		done
+	done <<<"$lines"
 	{
 		git -C "$TREE" rev-parse -q --verify 'base^{commit}' || true
-		while read -r -a line; do
-			((${#line[@]})) || continue
-			printf '%s\n' "${line[*]}"
-			git hash-object --no-filters "$SRC/series/${line[0]}"
-			for file in "${line[@]:1}"; do
-				if [[ -L $SRC/$file ]]; then
-					readlink "$SRC/$file"
-				elif [[ -f $SRC/$file ]]; then
-					[[ ! -x $SRC/$file ]] || say x
-					git hash-object --no-filters "$SRC/$file"
-				else
-					say missing
-				fi
-			done
-		done <<<"$lines"
+		printf '%s\n' "$lines" ${kind[@]+"${kind[@]}"}
+		((${#hashed[@]} == 0)) || printf '%s\n' "${hashed[@]}" | git hash-object --no-filters --stdin-paths
 	} | git hash-object --stdin
 }
-
-# touches MAIL FILE: the mail has a hunk for the file.
-touches() { grep -qxF "diff --git a/$2 b/$2" "$1"; }
 
 # split_mail MAIL OUT: OUT.head is all up to the first diff, OUT.diff the rest.
 split_mail() {
@@ -90,37 +88,60 @@ split_mail() {
 # "<mode> <blob> <path>" with the content that this patch adds. The blobs are
 # in GITDIR.
 new_file_states() {
-	local git_dir=$1 dir=$2 line lines i j mode blob file err mail
+	local git_dir=$1 dir=$2 line lines i j mode blob file mail later
+	local -A touched
 
 	lines=$(series_lines)
 	[[ $lines ]] || return 0
 	mapfile -t lines <<<"$lines"
-	export GIT_INDEX_FILE=$dir/index
+	while read -r file mail; do
+		touched[$mail $file]=1
+	done < <(cd "$SRC/series" && awk '/^diff --git / { print substr($3, 3), FILENAME }' "${lines[@]%% *}")
+	(cd "$dir" && mkdir -p "${lines[@]%%/*}")
 	for ((i = 0; i < ${#lines[@]}; i++)); do
 		read -r -a line <<<"${lines[i]}"
-		mkdir -p "$dir/${line[0]%/*}"
 		: >"$dir/${line[0]}"
 		for file in "${line[@]:1}"; do
-			[[ -f $SRC/$file || -L $SRC/$file ]] ||
-				die "$file is missing: series/${line[0]} adds it (git checkout $file brings it back)"
-			rm -f "$GIT_INDEX_FILE"
-			clean_git -C "$SRC" --git-dir="$git_dir" --work-tree="$SRC" update-index --add -- "$file"
+			later=()
 			for ((j = ${#lines[@]} - 1; j > i; j--)); do
-				mail=$SRC/series/${lines[j]%% *}
-				touches "$mail" "$file" || continue
-				if ! err=$(clean_git --git-dir="$git_dir" apply --cached -R --whitespace=nowarn \
-					--include="$file" "$mail" 2>&1); then
-					die "the whole $file does not have what series/${lines[j]%% *} adds to it:
-$(explain_apply "$mail" "$err")
-Change such a file in build/linux (make tree), in the commit where it belongs, then make refresh."
-				fi
+				mail=${lines[j]%% *}
+				[[ ! ${touched[$mail $file]:-} ]] || later+=("$mail")
 			done
-			read -r mode blob _ < <(clean_git --git-dir="$git_dir" ls-files -s -- "$file") || true
-			[[ -n ${blob:-} ]] || die "$file: cannot find what series/${line[0]} adds"
+			if [[ -L $SRC/$file ]]; then
+				mode=120000
+				blob=$(readlink -n "$SRC/$file" | git --git-dir="$git_dir" hash-object -w --stdin)
+			elif [[ -f $SRC/$file ]]; then
+				mode=100644
+				[[ ! -x $SRC/$file ]] || mode=100755
+				blob=$(git --git-dir="$git_dir" hash-object -w --no-filters "$SRC/$file")
+			else
+				die "$file is missing: series/${line[0]} adds it (git checkout $file brings it back)"
+			fi
+			((${#later[@]} == 0)) || first_state "$git_dir" "$dir/index" "${line[0]}"
 			printf '%s %s %s\n' "$mode" "$blob" "$file" >>"$dir/${line[0]}"
 		done
 	done
-	unset GIT_INDEX_FILE
+}
+
+# first_state GITDIR INDEX PATCH, for new_file_states: $mode and $blob of $file without
+# what the mails $later, the last one first, do to it.
+first_state() {
+	local git_dir=$1 patch=$3 mail err
+	local -x GIT_INDEX_FILE=$2
+
+	rm -f "$GIT_INDEX_FILE"
+	clean_git --git-dir="$git_dir" update-index --add --cacheinfo "$mode,$blob,$file"
+	for mail in "${later[@]}"; do
+		if ! err=$(clean_git --git-dir="$git_dir" apply --cached -R --whitespace=nowarn \
+			--include="$file" "$SRC/series/$mail" 2>&1); then
+			die "the whole $file does not have what series/$mail adds to it:
+$(explain_apply "$SRC/series/$mail" "$err")
+Change such a file in build/linux (make tree), in the commit where it belongs, then make refresh."
+		fi
+	done
+	blob=
+	read -r mode blob _ < <(clean_git --git-dir="$git_dir" ls-files -s -- "$file") || true
+	[[ $blob ]] || die "$file: cannot find what series/$patch adds"
 }
 
 # explain_apply MAIL ERR: git apply's complaint, with the hunk's header.
@@ -146,7 +167,7 @@ explain_apply() {
 # the last one of each series. WORK is an empty scratch directory.
 declare -A ENDS
 compose() {
-	local base=$1 git_dir=$2 work=$3 line tree commit err mode blob path name mail key value
+	local base=$1 git_dir=$2 work=$3 line tree commit err mode blob path name mail key value msg text has_diff
 	local -A info
 	local lines
 
@@ -159,9 +180,10 @@ compose() {
 	while read -r -a line; do
 		((${#line[@]})) || continue
 		mail=$SRC/series/${line[0]} name=${line[0]%/*}
-		if ! grep -q '^diff --git ' "$mail" && [[ ! -s $work/${line[0]} ]]; then
-			die "series/${line[0]} changes nothing"
-		fi
+		IFS= read -r -d '' text <"$mail" || true
+		has_diff=
+		[[ $text != *$'\ndiff --git '* ]] || has_diff=1
+		[[ $has_diff || -s $work/${line[0]} ]] || die "series/${line[0]} changes nothing"
 		clean_git mailinfo -b --encoding=UTF-8 "$work/msg" "$work/patch" <"$mail" >"$work/info" ||
 			die "series/${line[0]} is not a mail that git am takes"
 		info=()
@@ -170,7 +192,7 @@ compose() {
 		done <"$work/info"
 		[[ ${info[Subject]:-} && ${info[Date]:-} ]] ||
 			die "series/${line[0]} has no Subject: or no Date:"
-		if grep -q '^diff --git ' "$work/patch"; then
+		if [[ $has_diff ]]; then
 			if ! err=$(clean_git --git-dir="$git_dir" apply --cached --whitespace=nowarn "$work/patch" 2>&1); then
 				die "series/${line[0]} does not apply to $(git --git-dir="$git_dir" log -1 --format='"%s"' "$base"):
 $(explain_apply "$mail" "$err")"
@@ -183,10 +205,9 @@ $(explain_apply "$mail" "$err")"
 			clean_git --git-dir="$git_dir" update-index --add --cacheinfo "$mode,$blob,$path"
 		done <"$work/${line[0]}"
 		tree=$(clean_git --git-dir="$git_dir" write-tree)
-		commit=$({
-			printf '%s\n\n' "${info[Subject]}"
-			cat "$work/msg"
-		} | clean_git stripspace | commit_tree "$git_dir" "$tree" "$commit" "${info[Date]}")
+		IFS= read -r -d '' msg <"$work/msg" || true
+		commit=$(clean_git stripspace <<<"${info[Subject]}"$'\n\n'"$msg" |
+			commit_tree "$git_dir" "$tree" "$commit" "${info[Date]}")
 		ENDS[$name]=$commit
 	done <<<"$lines"
 	COMPOSED=$commit

@@ -12,8 +12,8 @@
 # FROM= is a commit of build/linux, the patches behind it are built (HEAD~2: the last two).
 # FULL=1 links a kernel at each patch (x86_64), which finds what is missing at
 # link time but takes hours. QUICK=1, for `make check`: the other configs than x86_64
-# build all of mm/ at the first patch, at the last one of a series, and where
-# mm/Makefile changes; else the files of mm/ that the series change.
+# are built at the last patch of each series only. And after QUICK_SECONDS (1800), on a
+# slow machine, x86_64 builds only what the series touch, but for the last patches, and says so.
 # The results are build/report/steps.ktap.
 
 # shellcheck source=harness/lib.sh
@@ -49,6 +49,8 @@ use_ccache
 export KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=harness KBUILD_BUILD_HOST=localhost
 
 tree=$BUILD/trees/steps
+QUICK_SECONDS=${QUICK_SECONDS:-1800}
+part=
 mkdir -p "$LOGDIR" "$REPORT"
 
 # The commits of build/linux as it is, those that are not yet in series/ too.
@@ -87,30 +89,34 @@ mapfile -t touched < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD
 mapfile -t touched_mm < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD -- 'mm/*.c' |
 	grep -v '^mm/tests/' || true)
 
-# Does the commit that is checked out need all of mm/ to be built?
-all_of_mm() {
-	[[ ! $QUICK || $1 == x86_64 || ! -e $tree/.build-steps-$1/.mm-built ]] ||
-		! git -C "$tree" diff --quiet HEAD~ -- mm/Makefile mm/Kconfig ||
-		[[ $(git -C "$TREE" for-each-ref --points-at "$(git -C "$tree" rev-parse HEAD)" refs/heads) ]]
+last_of_series() { [[ $(git -C "$TREE" for-each-ref --points-at "$1" refs/heads) ]]; }
+
+# left_out CONFIG COMMIT: does QUICK leave this build out?
+left_out() {
+	[[ $QUICK && $1 != x86_64 ]] && ! last_of_series "$2"
 }
 
-# compiled_before CONFIG: the commit that is checked out changes nothing that is
-# compiled, and the one before it was good.
+# in_part COMMIT: is it too late to build all of mm/?
+in_part() {
+	[[ $QUICK ]] && ((SECONDS > QUICK_SECONDS)) && ! last_of_series "$1"
+}
+
+# compiled_before CONFIG: since the commit that was last built, and good, nothing
+# that is compiled has changed.
 compiled_before() {
 	[[ ${good[$1]:-} && ! $FULL ]] || return
-	[[ ! $QUICK || $1 == x86_64 ]] || ! all_of_mm "$1" || return
-	git -C "$tree" diff --quiet HEAD~ -- . ':!tools' ':!Documentation' ':!MAINTAINERS'
+	git -C "$tree" diff --quiet "${good[$1]}" HEAD -- . ':!tools' ':!Documentation' ':!MAINTAINERS'
 }
 
 objects() {
 	local file
-	if all_of_mm "$1"; then
-		say mm/
-	else
+	if [[ $part ]]; then
 		# What is not configured has no object.
 		for file in ${touched_mm[@]+"${touched_mm[@]}"}; do
 			[[ ! -e $tree/.build-steps-$1/${file%.c}.o ]] || say "${file%.c}.o"
 		done
+	else
+		say mm/
 	fi
 	[[ $1 != arm64 ]] || say arch/arm64/mm/
 	for file in ${touched[@]+"${touched[@]}"}; do
@@ -127,16 +133,20 @@ objects() {
 
 # build CONFIG LOG [OBJ]
 build() {
-	local config=$1 log=$2 obj=${3:-.build-steps-$1} make rc=0 objs
-	make=(make -C "$tree" "O=$obj" -k -j "$JOBS" -Otarget "CC=ccache gcc")
+	local config=$1 log=$2 obj=${3:-.build-steps-$1} make gcc=gcc rc=0 objs
+	# kernel-doc is for lint.
+	make=(make -C "$tree" "O=$obj" -k -j "$JOBS" -Otarget cmd_checkdoc=)
 	case $config in
 	# Debian's sparse does not know __typeof_unqual__ and kbuild would do
 	# without it, with no more than a notice. The qualifiers are gcc's to check.
 	x86_64) make+=(ARCH=x86_64 W=1 C=1 "CHECK=sparse -D__typeof_unqual__=__typeof__") ;;
 	i386) make+=(ARCH=i386) ;;
-	arm64) make+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- "CC=ccache aarch64-linux-gnu-gcc") ;;
+	arm64) make+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-) gcc=aarch64-linux-gnu-gcc ;;
 	*) make+=(ARCH=x86_64) ;;
 	esac
+	# On a fresh machine ccache would only cost time.
+	[[ $QUICK ]] || gcc="ccache $gcc"
+	make+=("CC=$gcc")
 	mapfile -t objs < <(objects "$config")
 	[[ ! $FULL || $config != x86_64 ]] || objs=(vmlinux)
 	printf '$ %s\n' "$(quoted "${make[@]}" "${objs[@]}")" >"$log"
@@ -145,7 +155,6 @@ build() {
 		"${make[@]}" "KCONFIG_ALLCONFIG=$tree/.build-steps-$config/all.config" allnoconfig &&
 			"${make[@]}" "${objs[@]}"
 	} >>"$log" 2>&1 </dev/null || rc=$?
-	((rc)) || : >"$tree/$obj/.mm-built"
 	! grep -q 'sparse is not available' "$log" || rc=1
 	return "$rc"
 }
@@ -165,7 +174,7 @@ known_warnings() {
 		checkout "$base"
 		rm -rf "$tree/.build-steps-base"
 		mkdir "$tree/.build-steps-base"
-		QUICK='' build "$config" "$log" .build-steps-base || true
+		part='' build "$config" "$log" .build-steps-base || true
 		warnings "$log" >"$known"
 		rm -rf "$tree/.build-steps-base"
 		checkout "$now"
@@ -180,7 +189,6 @@ for config in $CONFIGS; do
 	# without the list of base's warnings, what is compiled would not warn again.
 	[[ ! -e $obj/.unfinished && (-e $obj/known-$base || $config != x86_64) ]] || rm -rf "$obj"
 	mkdir -p "$obj"
-	rm -f "$obj/.mm-built"
 	: >"$obj/.unfinished"
 	fragments "$config" >"$obj/all.config.new"
 	cmp -s "$obj/all.config.new" "$obj/all.config" || cp "$obj/all.config.new" "$obj/all.config"
@@ -191,8 +199,13 @@ trap 'exit 130' INT TERM HUP
 tmp=$REPORT/steps.ktap.tmp
 n=0
 declare -A good=()
-total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
-[[ " $CONFIGS " != *' x86_64 '* ]] || total=$((total + 1))
+total=0
+[[ " $CONFIGS " != *' x86_64 '* ]] || total=1
+for commit in "${commits[@]}"; do
+	for config in $CONFIGS; do
+		left_out "$config" "$commit" || total=$((total + 1))
+	done
+done
 {
 	say "TAP version 13"
 	say "1..$total"
@@ -205,6 +218,7 @@ total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 		fi
 		for config in $CONFIGS; do
 			[[ $commit != "$base" || $config == x86_64 ]] || continue
+			! left_out "$config" "$commit" || continue
 			start=$SECONDS
 			n=$((n + 1))
 			log=$LOGDIR/steps-$config-$(git -C "$TREE" rev-list --count "$base..$commit").log
@@ -215,6 +229,9 @@ total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 				continue
 			fi
 			good[$config]=
+			part=
+			! in_part "$commit" || part=1
+			[[ ! $part ]] || say "# more than $QUICK_SECONDS s: only what the series touch; make steps builds all of mm/"
 			if ! build "$config" "$log"; then
 				grep -E '(error:|warning:|Error [0-9]|not available)' "$log" | grep -v 'Error 2$' | head -n 20 | sed 's/^/# /' || true
 				say "# log: ${log#"$ROOT"/}"
@@ -233,7 +250,7 @@ total=$((${#commits[@]} * $(wc -w <<<"$CONFIGS")))
 			else
 				say "# compiled $(grep -c '^  CC ' "$log" || true) files with $(warnings "$log" | wc -l) warnings that base has too, took $((SECONDS - start)) s"
 				say "ok $n $config: $subject"
-				good[$config]=1
+				[[ $part ]] || good[$config]=$commit
 			fi
 		done
 	done

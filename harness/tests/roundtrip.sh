@@ -16,7 +16,7 @@ mails() { (cd "$R" && harness/mbox.sh); }
 # All that a refresh writes, with the modes.
 state() {
 	(cd "$R" && find . -path ./build -prune -o -path ./.git -prune -o -path ./harness -prune -o \
-		\( -type f -o -type l \) -printf '%p %m %l\n' -exec sha256sum {} \; | sort | sha256sum)
+		\( -type f -o -type l \) -printf '%p %m %l\n' -exec sha256sum {} + | sort | sha256sum)
 }
 commit() { g add -A && g commit -q -m "$1
 
