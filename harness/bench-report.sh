@@ -16,7 +16,7 @@ need_cmd jq gnuplot
 rows() {
 	jq -r --arg arch "$1" '
 		def cell: if . then [.insns, .faults, .fault_p50, .fault_p99, .fault_max, .used_kb] else [range(6) | "-"] end;
-		map(select(.arch == $arch)) | (map(.kernel) | unique) as $have
+		map(select(.arch == $arch and has("fault_p50"))) | (map(.kernel) | unique) as $have
 		| (["base", "khugepaged", "patched", "always"] | map(select(. as $k | $have | index($k)))) as $columns
 		| group_by([.mode, .size_kb, .pattern])
 		| map((map({key: .kernel, value: .}) | from_entries) as $r
@@ -75,6 +75,22 @@ khugepaged_table() {
 			"", "### What khugepaged ran", "",
 			"| folio | stores while the child lives | base | khugepaged, behind that |",
 			"|---|---|--:|--:|", .[] else empty end' "$json"
+}
+
+# files_table ARCH: what fault_around_bench measured, for one page; what loses first.
+files_table() {
+	jq -r --arg arch "$1" '
+		def per_page: .insns / .pages * 10 | round / 10;
+		map(select(.arch == $arch and (has("fault_p50") | not)))
+		| group_by([.mode, .size_kb, .pattern])
+		| map((map({key: .kernel, value: .}) | from_entries) | select(.base and .patched)
+			| .change = (100 * (.patched.insns / .base.insns - 1)))
+		| sort_by(-.change)
+		| if length > 0 then
+			"", "### Faults on files", "",
+			"| mode | folio | file system | base | patched | change | faults |",
+			"|---|---|---|--:|--:|--:|--:|",
+			(.[] | "| \(.base.mode) | \(.base.size_kb)K | \(.base.pattern) | \(.base | per_page) | \(.patched | per_page) | \(.change * 10 | round / 10) % | \(.base.faults) → \(.patched.faults) |") else empty end' "$json"
 }
 
 # plot ARCH MODE: bars for each pattern, a panel for each folio size.
@@ -165,6 +181,13 @@ unit=instructions
 	all into huge pages again, which the last table shows. It does nothing where huge
 	pages of PMD size (2M) are not enabled.
 
+	The table of faults on files is of fault_around_bench, and shows instructions for one
+	page of 32 MiB in the page cache: mode \`map\` is read faults that map what is around
+	the address, \`fault\` is read faults that do not, \`write\` and \`cow\` are write
+	faults on shared and private mappings, and \`unmap\` is munmap() behind these. A file
+	system is marked \`nested\` where the process is in a cgroup three levels below the
+	root. Rows \`anon\` have no file.
+
 	    ${BENCH_ARGS:+BENCH_ARGS=\"$BENCH_ARGS\" }make bench
 
 	boots each kernel (CONFIG=bench) with \`qemu -icount shift=0,sleep=off\`, one CPU, and
@@ -194,6 +217,7 @@ unit=instructions
 		say
 		table "$tmp/rows" 'change == "-" || change < -0.5'
 		khugepaged_table "$arch"
+		files_table "$arch"
 	done
 } >"$tmp/readme"
 : >"$tmp/plots"
