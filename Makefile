@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
-	FORCE DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS
+	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets

@@ -4,6 +4,9 @@
 #
 # Without build/linux (make tree fetches it) the checks that need the kernel's
 # scripts are skipped, with a notice.
+#
+# What checkpatch, kernel-doc, shellcheck and the tests of the harness said is kept in
+# build/cache/lint/ for the next run with the same input; FRESH=1 runs them all.
 
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -29,6 +32,30 @@ report() {
 	fi
 }
 skip() { say "ok $1 # SKIP $2"; }
+
+kept=$CACHE/lint
+mkdir -p "$kept"
+find "$kept" -type f -mtime +30 -delete
+
+key() { sha256sum | cut -c1-32; }
+
+# remember KEY cmd...: what cmd prints, from an earlier run with the same KEY if there
+# is one. KEY has to tell all that the output depends on. What fails is run again.
+remember() {
+	local file=$kept/$1 new=$kept/$1.$BASHPID rc=0
+	if [[ ! ${FRESH:-} && -e $file ]]; then
+		touch "$file"
+		cat "$file"
+		return
+	fi
+	"${@:2}" >"$new" || rc=$?
+	cat "$new"
+	if ((rc)); then
+		rm -f "$new"
+		return "$rc"
+	fi
+	mv "$new" "$file"
+}
 
 # What a mail has to have, after what send-email and the list expect.
 check_mail() {
@@ -96,31 +123,45 @@ print(p.join(p.dirname(codespell_lib.__file__), "data", "dictionary.txt"))') || 
 			tolower($1) in word || $1 ~ /[^A-Za-z0-9_'"'"'`-]/' - "$dictionary"
 }
 
-# checkpatch_all: its findings less those in checkpatch.ok, where each has its reason.
+# checkpatch FILE [-f]: all its findings.
 checkpatch() {
 	# Debian's python has the modules that checkpatch's helpers import.
 	(cd "$TREE" && PATH=/usr/bin:$PATH perl scripts/checkpatch.pl --strict --codespell --codespellfile "$tmp/dictionary" --no-signoff --no-summary --terse --show-types "${@:2}" "$1" 2>&1) |
 		sed "s,^$tmp/,,; s,^mails/,,; s,^new/,," || true
 }
 
+# What checkpatch reads beside the file: it asks get_maintainer.pl, too.
+checkpatch_key() {
+	{
+		dpkg-query -W codespell
+		cd "$TREE" && git rev-parse 'base^{commit}' &&
+			git hash-object scripts/checkpatch.pl scripts/spelling.txt scripts/const_structs.checkpatch scripts/get_maintainer.pl MAINTAINERS
+		grep -n 'checkpatch.pl --strict' "$HARNESS/lint.sh"
+	} | key
+}
+
+# Its findings less those in checkpatch.ok, where each has its reason.
 check_checkpatch() {
-	local file found used=$tmp/used
+	local file found hash common used=$tmp/used
 	: >"$used"
 	if ! reduced_dictionary >"$tmp/dictionary"; then
 		report 'dictionary of codespell' <<<'not found'
 		return
 	fi
-	while read -r file; do
+	common=$(checkpatch_key)
+	xargs -d '\n' sha256sum <"$tmp/to-check" | while read -r hash file; do
+		# Its name is in its findings.
+		hash=checkpatch-$common-${hash:0:32}-$(key <<<"${file#"$tmp"}")
 		if [[ $file == "$tmp/mails/"* ]]; then
-			echo "$file"
+			echo "$hash $file"
 		else
-			echo "$file -f"
+			echo "$hash $file -f"
 		fi
-	done <"$tmp/to-check" >"$tmp/checkpatch.args"
-	export -f checkpatch
-	export tmp TREE
+	done >"$tmp/checkpatch.args"
+	export -f checkpatch remember
+	export tmp kept TREE
 	# shellcheck disable=SC2016
-	xargs -P "$JOBS" -L 1 bash -c 'checkpatch "$@" >"$tmp/cp.$(tr / _ <<<"${1#"$tmp"/}")"' _ <"$tmp/checkpatch.args"
+	xargs -P "$JOBS" -L 1 bash -c 'remember "$1" checkpatch "${@:2}" >"$tmp/cp.$(tr / _ <<<"${2#"$tmp"/}")"' _ <"$tmp/checkpatch.args"
 	while read -r file; do
 		found=$tmp/cp.$(tr / _ <<<"${file#"$tmp"/}")
 		awk -F' *[|] *' -v used="$used" '
@@ -142,6 +183,10 @@ check_checkpatch() {
 
 # What kernel-doc says of new files, and what is new in files that are touched.
 check_kernel_doc() {
+	remember "kernel-doc-$1" new_kernel_doc "$1" | report 'kernel-doc'
+}
+
+new_kernel_doc() {
 	local commit=$1 base files dir
 	base=$(git -C "$TREE" rev-parse 'base^{commit}')
 	git -C "$TREE" diff --no-renames --name-only --diff-filter=AM "$base" "$commit" -- '*.c' '*.h' >"$tmp/touched"
@@ -156,7 +201,7 @@ check_kernel_doc() {
 		sed -E 's/:[0-9]+(:[0-9]+)?:? /: /' "$tmp/$dir.out" | grep -E '(warning|error|Warning|Error|Traceback)' |
 			LC_ALL=C sort -u >"$tmp/$dir.warnings" || true
 	done
-	comm -13 "$tmp/doc-base.warnings" "$tmp/doc-new.warnings" | report 'kernel-doc'
+	comm -13 "$tmp/doc-base.warnings" "$tmp/doc-new.warnings"
 }
 
 # Paths and hosts of the machine that something was written on.
@@ -170,7 +215,8 @@ check_traces() {
 check_shell() {
 	local scripts
 	mapfile -t scripts < <(git ls-files -co --exclude-standard -- '*.sh' '*.conf' .ci/run | grep -E '^(harness|\.ci)/')
-	shellcheck -x "${scripts[@]}" 2>&1 | report "shellcheck of ${#scripts[@]} scripts" || true
+	remember "shellcheck-$({ shellcheck --version; sha256sum "${scripts[@]}"; } | key)" shellcheck -x "${scripts[@]}" 2>&1 |
+		report "shellcheck of ${#scripts[@]} scripts" || true
 	for script in "${scripts[@]}"; do
 		[[ ! -x $script ]] || ! head -n 1 "$script" | grep -qv '^#!/bin/\(ba\)\?sh$' || say "$script: #! is neither /bin/bash nor /bin/sh"
 		[[ -x $script || $script == *.conf ]] || ! head -n 1 "$script" | grep -q '^#!' || say "$script: is not executable"
@@ -218,11 +264,16 @@ set +eo pipefail
 
 {
 	say "TAP version 13"
-	# The tests of the harness take a while, so they run beside the rest.
+	# The tests of the harness take a while, so they run beside the rest. They depend on
+	# its files and on git.
+	harness_key=$({
+		git --version
+		find "$HARNESS" -type f ! -path '*/mutants/*' ! -name README.md ! -name checkpatch.ok ! -path '*/__pycache__/*' -exec sha256sum {} + | sort
+	} | key)
 	for script in "$HARNESS"/tests/*.sh; do
 		[[ -x $script ]] || continue
 		name=$(basename "$script" .sh)
-		("$script" >"$tmp/results/$name" 2>&1 || say "not ok $name: ended with an error" >"$tmp/results/$name.rc") &
+		(remember "$name-$harness_key" "$script" >"$tmp/results/$name" 2>&1 || say "not ok $name: ended with an error" >"$tmp/results/$name.rc") &
 	done
 	check_mails
 	check_shell
@@ -232,6 +283,7 @@ set +eo pipefail
 	for script in "$HARNESS"/tests/*.sh; do
 		[[ -x $script ]] || continue
 		name=$(basename "$script" .sh)
+		grep -q '^1\.\.[1-9]' "$tmp/results/$name" || say "not ok $name: did not come to its end"
 		sed -E "s/^((not )?ok) [0-9]+ (.*)/\1 $name: \3/; /^(TAP|1\.\.)/d; /^(#|(not )?ok)/!s/^/# /" "$tmp/results/$name"
 		[[ ! -e $tmp/results/$name.rc ]] || grep -q '^not ok' "$tmp/results/$name" || cat "$tmp/results/$name.rc"
 	done

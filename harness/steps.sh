@@ -90,7 +90,10 @@ mapfile -t touched < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD
 mapfile -t touched_mm < <(git -C "$TREE" diff --no-renames --name-only "$base" HEAD -- 'mm/*.c' |
 	grep -v '^mm/tests/' || true)
 
-last_of_series() { [[ $(git -C "$TREE" for-each-ref --points-at "$1" refs/heads) ]]; }
+# Also when HEAD of build/linux is not at a branch.
+last_of_series() {
+	[[ $1 == "${commits[-1]}" || $(git -C "$TREE" for-each-ref --points-at "$1" refs/heads) ]]
+}
 
 too_late() { ((SECONDS > QUICK_SECONDS)); }
 
