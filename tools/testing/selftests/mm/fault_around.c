@@ -591,6 +591,30 @@ FAULT_AROUND_TEST(file_ends_in_window)
 	ASSERT_TRUE(write_file_pages(self->fd, variant->folios, 0, NR));
 }
 
+/* The folio goes on behind the end of the file: its pages there are not mapped. */
+FAULT_AROUND_TEST(file_ends_in_folio)
+{
+	unsigned long pfn;
+
+	if (variant->ext4 || variant->folios != LARGE)
+		SKIP(return, "no folios across the end of the file");
+	ASSERT_EQ(ftruncate(self->fd, 0), 0);
+	ASSERT_EQ(mount(NULL, TMPFS_DIR, NULL, MS_REMOUNT, "huge=always"), 0);
+	ASSERT_TRUE(write_file_pages(self->fd, SMALL, 0, FAULT + 1));
+	ASSERT_EQ(mount(NULL, TMPFS_DIR, NULL, MS_REMOUNT, "huge=within_size"), 0);
+	map_file(_metadata, self, variant, PROT_READ);
+	EXPECT_EQ(try_read(self->mem, FIRST), 0);
+	pfn = pagemap_get_pfn(self->pagemap_fd, self->mem + FAULT * psize());
+	EXPECT_TRUE(kpageflags(self->kpageflags_fd, pfn + 1) & KPF_COMPOUND_TAIL);
+	EXPECT_EQ(count_present(self, 0, NR), FAULT + 1 - FIRST);
+	EXPECT_EQ(count_present(self, FIRST, FAULT + 1), FAULT + 1 - FIRST);
+	EXPECT_EQ(memcg_mapped(cgroups[0]), FAULT + 1 - FIRST);
+	EXPECT_EQ(try_read(self->mem, FAULT + 1), SIGBUS);
+	unmap(_metadata, self);
+	ASSERT_EQ(ftruncate(self->fd, 0), 0);
+	ASSERT_TRUE(write_file_pages(self->fd, variant->folios, 0, NR));
+}
+
 /*
  * What is in the window already
  */
