@@ -240,6 +240,22 @@ TEST_F_TIMEOUT(cow_zero_page, whole_pages_zero, TIMEOUT)
 			ASSERT_EQ(i, self->size);
 }
 
+TEST_F_TIMEOUT(cow_zero_page, survives_pageout, TIMEOUT)
+{
+	if (!has_swap())
+		SKIP(return, "no swap space");
+	read_zeroes(_metadata, self->mem, 0, self->nr);
+	expect_write(_metadata, self, K, self->large);
+	ASSERT_EQ(madvise(self->mem, self->size, MADV_PAGEOUT), 0);
+	/* A single page can be on its way to the LRU on another CPU. */
+	if (self->large)
+		EXPECT_TRUE(pagemap_get_entry(self->pagemap_fd, self->mem + K * psize()) &
+			    PM_SWAP);
+	EXPECT_EQ(get(self->mem, K), NEW + K);
+	EXPECT_EQ(not_zero(self->mem, 0, K), 0);
+	EXPECT_EQ(not_zero(self->mem, K + 1, self->nr), 0);
+}
+
 /* The rest of the block was given up, or was never there. */
 TEST_F_TIMEOUT(cow_zero_page, dontneed, TIMEOUT)
 {
@@ -302,6 +318,19 @@ TEST_F_TIMEOUT(cow_zero_page, smaller_size, TIMEOUT)
 	read_zeroes(_metadata, self->mem, K, self->nr);
 	expect_write(_metadata, self, self->nr / 2 + K, self->large ? order : 0);
 	EXPECT_EQ(get(self->mem, J), OLD);
+}
+
+TEST_F_TIMEOUT(cow_zero_page, smaller_size_before, TIMEOUT)
+{
+	int order = size_order(self) - 1;
+
+	if (order < 2)
+		SKIP(return, "there is no smaller size");
+	put_small(_metadata, self, self->nr - 1);
+	enable_orders(3UL << order, "madvise");
+	read_zeroes(_metadata, self->mem, 0, self->nr - 1);
+	expect_write(_metadata, self, K, self->large ? order : 0);
+	EXPECT_EQ(get(self->mem, self->nr - 1), OLD);
 }
 
 TEST_F_TIMEOUT(cow_zero_page, guard_page, TIMEOUT)
