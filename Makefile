@@ -8,7 +8,8 @@ MAKEFLAGS += --no-print-directory
 
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
-	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS
+	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS \
+	DURATION SEED REPLAY
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -20,6 +21,8 @@ kselftest: ## build, boot and test the patched kernel; TESTS="cow_reuse cow" KER
 	@harness/kselftest.sh
 kernel: ## build one kernel; KERNEL=base|patched CONFIG=test|bench|debug ARCH=x86_64|arm64
 	@harness/kernel.sh
+stress: ## cow_stress for DURATION=1200 seconds on four virtual CPUs; SEED= REPLAY=<seed> KERNEL=base CONFIG=debug
+	@harness/stress.sh
 shell: ## a shell inside the patched kernel; KERNEL= CONFIG=
 	@harness/shell.sh
 check: ## all checks: lint, kunit, per-patch builds, kselftest against the list of the base kernel
@@ -49,4 +52,4 @@ send-check: ## dry run of git send-email with the maintainers' addresses; sends 
 clean: ## remove all that was built; keeps build/linux and the downloads
 	@harness/clean.sh
 
-.PHONY: help kselftest kernel shell check lint steps kunit bench mutants baseline tree refresh mbox apply send-check clean
+.PHONY: help kselftest stress kernel shell check lint steps kunit bench mutants baseline tree refresh mbox apply send-check clean

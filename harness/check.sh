@@ -12,7 +12,7 @@
 . "$HARNESS/kselftest.conf"
 no_args "$@"
 
-unset KERNEL CONFIG TESTS FULL FROM
+unset KERNEL CONFIG TESTS TEST_ARGS TEST_LIMIT FULL FROM
 export ARCH=x86_64
 ALL_PARTS='tree lint kernel kunit kselftest steps'
 PARTS=${PARTS:-$ALL_PARTS}

@@ -1,7 +1,8 @@
 #!/bin/bash
 # kselftest.sh - run selftests of mm in a VM: KERNEL=base|patched,
 # CONFIG=test|debug, ARCH=x86_64|arm64, TESTS="program ..." (the default and the
-# time limits stand in kselftest.conf).
+# time limits stand in kselftest.conf). TEST_ARGS= goes to each of them, and
+# TEST_LIMIT= is another time limit in seconds.
 #
 # KTAP goes to the terminal and to build/report/KERNEL-ARCH.ktap. It is what
 # kselftest's runner.sh writes:
@@ -61,12 +62,12 @@ total=0
 for test in $TESTS; do
 	[[ $test =~ ^[A-Za-z0-9_.-]+$ && ( -x $mm/$test || " ${NOT_BUILT[$ARCH]:-} " == *" $test "* ) ]] ||
 		die "TESTS: $test: no such program; choose from: $(cd "$mm" && find . -maxdepth 1 -type f -perm -u+x ! -name '*.sh' -printf '%f ' | tr ' ' '\n' | sort | tr '\n' ' ')"
-	limit=$((slow * ${TEST_TIMEOUTS[$test]:-$TEST_TIMEOUT}))
+	limit=${TEST_LIMIT:-$((slow * ${TEST_TIMEOUTS[$test]:-$TEST_TIMEOUT}))}
 	# The guest takes 0 for "not built".
 	[[ -x $mm/$test ]] || limit=0
 	lines=$(invocations "$test")
 	while read -r line; do
-		say "$limit $line"
+		say "$limit $line${TEST_ARGS:+ $TEST_ARGS}"
 		total=$((total + limit))
 	done <<<"${lines:-./$test}" >>"$list.tmp$$"
 done
