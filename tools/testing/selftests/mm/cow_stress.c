@@ -36,7 +36,8 @@
 #define MAX_CHILDREN	2
 #define MAX_FAMILIES	64
 #define MAX_THREADS	16
-#define THREAD_STORES	400
+#define THREAD_FORKS	10	/* while they run */
+#define MIN_MEET	64	/* pages that threads share at least */
 #define HANG_SECONDS	300
 
 /* Stamps of threads tell the page, and are counted. */
@@ -508,8 +509,20 @@ static struct {
 	__u64 count;
 	__u64 published[NR];
 	__u64 rng[MAX_THREADS];
+	/* They stay in these pages, so that they meet. */
+	size_t from;
+	size_t nr;
 	bool stop;
 } threads;
+
+/* Any page there that belongs to thread @id; it may be NR. */
+static size_t own_page(__u64 *rng, size_t id)
+{
+	size_t page = threads.from + below(rng, threads.nr);
+
+	page += id - page % (opts.threads + 1);
+	return page < NR ? page : NR;
+}
 
 static void thread_store(size_t page)
 {
@@ -539,16 +552,17 @@ static void thread_check(size_t page)
 
 static void *thread_main(void *arg)
 {
-	const size_t id = (size_t)arg, nr = opts.threads + 1;
+	const size_t id = (size_t)arg;
 	__u64 *rng = &threads.rng[id];
 
-	for (int i = 0; i < THREAD_STORES && !threads.stop; i++) {
-		size_t page = below(rng, NR / nr) * nr + id;
-		size_t run = 1 + below(rng, 16);
+	while (!__atomic_load_n(&threads.stop, __ATOMIC_RELAXED)) {
+		size_t page = own_page(rng, id);
+		size_t run = 1 + below(rng, 8);
 
-		for (size_t j = 0; j < run && page < NR; j++, page += nr)
+		for (; run-- && page < NR; page += opts.threads + 1)
 			thread_store(page);
-		thread_check(below(rng, NR));
+		for (int i = 0; i < 8; i++)
+			thread_check(threads.from + below(rng, threads.nr));
 	}
 	return NULL;
 }
@@ -604,47 +618,60 @@ static void end_snapshot(pid_t pid, int go)
 		_exit(1);
 }
 
-static void beside_threads(size_t id)
+static void beside_threads(size_t from, size_t to)
 {
 	static bool (* const steps[])(size_t from, size_t to) = {
 		op_advise, op_advise, op_soft_dirty, op_split, op_migrate, op_reclaim,
 		op_lock, op_unlock,
 	};
-	const size_t nr = opts.threads + 1;
-	size_t page = pick(NR / nr) * nr + id, from = pick(NR);
+	size_t page = own_page(&me.rng, opts.threads);
 
-	steps[pick(ARRAY_SIZE(steps))](from, from + 1 + pick(NR - from));
-	thread_store(page);
-	thread_check(pick(NR));
+	steps[pick(ARRAY_SIZE(steps))](from, to);
+	if (page < NR)
+		thread_store(page);
+	thread_check(threads.from + pick(threads.nr));
+	usleep(1000 * pick(10));
 }
 
-static bool op_threads(size_t from, size_t to)
+static void start_threads(pthread_t *ids, size_t from, size_t to)
 {
-	pthread_t ids[MAX_THREADS];
-	int go[2];
-	pid_t pids[2];
-
 	memset(threads.published, 0, sizeof(threads.published));
-	pids[0] = fork_snapshot(&go[0]);
+	threads.nr = to - from < MIN_MEET ? MIN_MEET : to - from;
+	threads.from = from < NR - threads.nr ? from : NR - threads.nr;
+	threads.stop = false;
 	for (size_t i = 0; i < opts.threads; i++) {
 		threads.rng[i] = pick(-1UL);
 		if (pthread_create(&ids[i], NULL, thread_main, (void *)i))
 			fail("cannot make threads");
 	}
-	for (int i = 0; i < 5; i++)
-		beside_threads(opts.threads);
-	pids[1] = fork_snapshot(&go[1]);
-	for (int i = 0; i < 5; i++)
-		beside_threads(opts.threads);
+}
+
+static void stop_threads(pthread_t *ids)
+{
+	__atomic_store_n(&threads.stop, true, __ATOMIC_RELAXED);
 	for (size_t i = 0; i < opts.threads; i++)
 		pthread_join(ids[i], NULL);
-	for (int i = 0; i < 2; i++)
-		end_snapshot(pids[i], go[i]);
-	for (size_t i = 0; i < NR; i++)
-		if (threads.published[i]) {
-			me.value[i] = threads.published[i];
-			me.lazy[i] = false;
-		}
+	for (size_t i = 0; i < NR; i++) {
+		if (!threads.published[i])
+			continue;
+		me.value[i] = threads.published[i];
+		me.lazy[i] = false;
+	}
+}
+
+static bool op_threads(size_t from, size_t to)
+{
+	pthread_t ids[MAX_THREADS];
+	pid_t pid;
+	int go;
+
+	start_threads(ids, from, to);
+	for (int i = 0; i < THREAD_FORKS; i++) {
+		pid = fork_snapshot(&go);
+		beside_threads(from, to);
+		end_snapshot(pid, go);
+	}
+	stop_threads(ids);
 	check_pages(0, NR);
 	return true;
 }
