@@ -12,7 +12,7 @@
 # FROM= is a commit of build/linux, the patches behind it are built (HEAD~2: the last two).
 # FULL=1 links a kernel at each patch (x86_64), which finds what is missing at
 # link time but takes hours. QUICK=1, for `make check`: the other configs than x86_64
-# are built at the last patch of each series only. And after QUICK_SECONDS (900), on a
+# are built at the last patch of each series only. And after QUICK_SECONDS (600), on a
 # slow machine, x86_64 builds only what the series touch, but for the last patches, and
 # says so; and the others are built at the very last patch.
 # The results are build/report/steps.ktap.
@@ -50,7 +50,7 @@ use_ccache
 export KBUILD_BUILD_TIMESTAMP=2026-01-01 KBUILD_BUILD_USER=harness KBUILD_BUILD_HOST=localhost
 
 tree=$BUILD/trees/steps
-QUICK_SECONDS=${QUICK_SECONDS:-900}
+QUICK_SECONDS=${QUICK_SECONDS:-600}
 part=
 mkdir -p "$LOGDIR" "$REPORT"
 
