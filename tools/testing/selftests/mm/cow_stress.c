@@ -5,9 +5,9 @@
  *
  * A family does what its seed says: each process of it has a sequence of steps of its
  * own. Families start one after the other, several at a time, with seed, seed + 1, ...
- * What goes wrong is told with the seed, the process (2.1 is the first child of the
- * second child), the step, and how to run that family again; how the steps of several
- * processes interleave is the scheduler's.
+ * What goes wrong is told with the seed, the process (1 is the first one of the family,
+ * 1.2.1 the first child of its second child), the step, and how to run that family again;
+ * how the steps of several processes interleave is the scheduler's.
  *
  * Meanwhile, the sizes of folios that are enabled, the policies of write faults and
  * khugepaged change now and then. When all families are gone, no memory may be left.
@@ -226,8 +226,8 @@ static bool op_check(size_t from, size_t to)
 }
 
 /*
- * A family has KSM or MADV_FREE: a merged page that is freed that way stays in KSM's tree,
- * and what others store and KSM merges with it later is dropped with it (Linux 7.3).
+ * A family has KSM or MADV_FREE: after MADV_FREE of a merged page, Linux 7.3 drops what
+ * others store and KSM merges with that page later.
  */
 static bool merges(void)
 {
@@ -278,7 +278,6 @@ static bool op_advise(size_t from, size_t to)
 		MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_MERGEABLE, MADV_UNMERGEABLE,
 		MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED,
 	};
-
 	const int advice = advices[pick(ARRAY_SIZE(advices))];
 
 	if (advice == MADV_MERGEABLE && !merges())
@@ -754,12 +753,14 @@ static void run_steps(unsigned int nr)
 
 /* Families */
 
-static pid_t start_family(__u64 seed)
+static void start_family(__u64 seed)
 {
 	pid_t pid = fork();
 
+	if (pid < 0)
+		ksft_exit_fail_perror("fork");
 	if (pid)
-		return pid;
+		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	opts.seed = seed;
 	me.rng = scramble(seed);
