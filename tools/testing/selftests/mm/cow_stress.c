@@ -77,7 +77,7 @@ static struct {
 	__u64 done[MAX_OPS];
 	__u64 refused[MAX_OPS];
 	__u64 processes;
-	bool failed;
+	bool stop;	/* somebody has failed, or the time is over */
 } *shared;
 
 static struct {
@@ -123,7 +123,7 @@ static __noreturn void fail(const char *format, ...)
 		"# seed %llu, process 1%s, step %u (%s): %s\n# to repeat it: cow_stress --replay %llu -t %u\n",
 		(unsigned long long)opts.seed, me.path, me.step,
 		me.op ? me.op->name : "end", what, (unsigned long long)opts.seed, opts.threads);
-	shared->failed = true;
+	shared->stop = true;
 	_exit(1);
 }
 
@@ -562,6 +562,8 @@ static void *thread_main(void *arg)
 			thread_store(page);
 		for (int i = 0; i < 8; i++)
 			thread_check(threads.from + below(rng, threads.nr));
+		/* The others need the CPU as well. */
+		usleep(100);
 	}
 	return NULL;
 }
@@ -733,7 +735,7 @@ static void run_steps(unsigned int nr)
 {
 	size_t from, to;
 
-	for (me.step = 0; me.step < nr && !shared->failed; me.step++) {
+	for (me.step = 0; me.step < nr && !shared->stop; me.step++) {
 		me.op = pick_op();
 		pick_range(&from, &to);
 		if (opts.replay)
@@ -828,6 +830,9 @@ static bool run_families(void)
 			change_settings(&rng);
 		}
 		more = more && good && time(NULL) < end;
+		/* What is run again is run to its end. */
+		if (time(NULL) >= end && !opts.replay)
+			shared->stop = true;
 		if (time(NULL) > hang) {
 			ksft_print_msg("%u families do not end\n", running);
 			return false;
