@@ -23,6 +23,8 @@ case ${VM:-0} in
 	export PATH=/usr/bin:$PATH
 	kunit=(python3 tools/testing/kunit/kunit.py)
 	args=(--build_dir "$BUILD/um/kunit" --kunitconfig "$HARNESS/configs/kunit.config")
+	# kunit.py makes the last directory only.
+	mkdir -p "$BUILD/um/kunit"
 	run_logged kunit-config "${kunit[@]}" config "${args[@]}"
 	run_logged kunit-build "${kunit[@]}" build "${args[@]}" --jobs "$JOBS" --make_options "CC=ccache gcc"
 	run_logged kunit "${kunit[@]}" exec "${args[@]}" --timeout 300 --raw_output=kunit
