@@ -1306,6 +1306,24 @@ TEST_F_TIMEOUT(cow_copy, poisoned_after_fork, TIMEOUT)
 	expect_poisoned_j(_metadata, self, &child);
 }
 
+/* Whichever page of a block it is. */
+TEST_F_TIMEOUT(cow_copy, poisoned_each_page, TIMEOUT)
+{
+	const size_t nr = self->folio_nr < BLOCK ? self->folio_nr : BLOCK;
+	struct child child;
+
+	for (size_t page = 0; page < nr; page++) {
+		self->j = page;
+		self->k = page ? 0 : 1;
+		map_folios(_metadata, self, self->mem, 1);
+		if (!poison(_metadata, self, self->j))
+			SKIP(return, "cannot poison a page of a large folio");
+		child_start(_metadata, self, &child, nothing, others_have_old);
+		expect_poisoned_j(_metadata, self, &child);
+		self->special[page] = false;
+	}
+}
+
 /*
  * The poisoned page is the one that is stored to. It may be copied as long as it
  * can be read, or not; the block is not.
@@ -1793,6 +1811,47 @@ TEST_F_TIMEOUT(cow_copy, alloc_fails, TIMEOUT)
 TEST_F_TIMEOUT(cow_copy, alloc_fails_large, TIMEOUT)
 {
 	expect_allocated(_metadata, self, MAX_ORDER);
+}
+
+/* The order of the folio that @page is in, BROKEN if it is none of a block. */
+static int copied_order(struct _test_data_cow_copy *self, size_t page)
+{
+	for (int order = MAX_ORDER; order >= 0; order--) {
+		size_t before = block_offset(self, page, order);
+
+		if (before <= page &&
+		    folio_order_from(self, page - before) == order)
+			return order;
+	}
+	return BROKEN;
+}
+
+/*
+ * One allocation after the other fails, of all that the fault makes. A smaller
+ * block is copied then, or a page, or the fault is taken again.
+ */
+TEST_F_TIMEOUT(cow_copy, each_alloc_fails, TIMEOUT)
+{
+	const size_t k = self->k;
+	bool failed = true;
+	struct child child;
+	int fd, nth;
+
+	if (!may_fail_each())
+		SKIP(return, "no fault injection for page allocation");
+	for (nth = 0; failed && nth < MAX_ALLOCATIONS; nth++) {
+		map_folios(_metadata, self, self->mem, 1);
+		child_start(_metadata, self, &child, nothing, has_old);
+		fd = fail_nth(nth + 1);
+		put(self->mem, k, NEW + k);
+		failed = has_failed(fd);
+		ASSERT_GE(copied_order(self, k), 0);
+		model_copy(self, k, copied_order(self, k));
+		expect_copies(_metadata, self, &child);
+	}
+	EXPECT_FALSE(failed);
+	/* The first one was for the page or block, at least. */
+	EXPECT_GT(nth, 1);
 }
 
 /*

@@ -963,6 +963,27 @@ TEST_F_TIMEOUT(cow_last_page, alloc_fails_large, TIMEOUT)
 	expect_content(_metadata, self, left);
 }
 
+/* One allocation after the other fails, of all that the fault makes. */
+TEST_F_TIMEOUT(cow_last_page, each_alloc_fails, TIMEOUT)
+{
+	const size_t left = self->folio_nr / 2;
+	bool failed = true;
+	int fd, nth;
+
+	if (!may_fail_each())
+		SKIP(return, "no fault injection for page allocation");
+	set_keep(self, 100);
+	for (nth = 0; failed && nth < MAX_ALLOCATIONS; nth++) {
+		leave(_metadata, self, left);
+		fd = fail_nth(nth + 1);
+		put(self->mem, 0, NEW);
+		failed = has_failed(fd);
+		expect_content(_metadata, self, left);
+	}
+	EXPECT_FALSE(failed);
+	EXPECT_GT(nth, given_back(self, left));
+}
+
 /* The cgroup is full: nobody is killed for a copy that need not be. */
 TEST_F_TIMEOUT(cow_last_page, memcg_limit, TIMEOUT)
 {

@@ -90,10 +90,11 @@ static void set_policy(const char *policy)
 		write_setting(POLICY_FILE, policy);
 }
 
-static void restore_policy(void)
+static void restore(void)
 {
 	if (saved_policy[0])
 		set_policy(saved_policy);
+	restore_settings(NULL, 0);
 }
 
 static size_t block_size(void)
@@ -357,6 +358,20 @@ TEST_F_TIMEOUT(cow_reuse, child_exits, TIMEOUT)
 	EXPECT_EQ(smaps_bytes(self->mem, "Rss:"), self->size);
 	EXPECT_EQ(pages_with(self, PM_PRESENT), self->nr);
 	EXPECT_EQ(pages_with(self, PM_MMAP_EXCLUSIVE), self->nr);
+}
+
+/* So there is nothing that could fail. */
+TEST_F_TIMEOUT(cow_reuse, allocates_nothing, TIMEOUT)
+{
+	int fd;
+
+	if (!may_fail_each())
+		SKIP(return, "no fault injection for page allocation");
+	share_once(_metadata);
+	fd = fail_nth(1);
+	put(self->mem, self->k, NEW + self->k);
+	EXPECT_FALSE(has_failed(fd));
+	expect_window(_metadata, self, self->k);
 }
 
 /* Become another program that waits as child_main() does. */
@@ -1818,7 +1833,8 @@ int main(int argc, char **argv)
 	if (!geteuid()) {
 		thp_save_settings();
 		read_setting(POLICY_FILE, saved_policy, sizeof(saved_policy));
-		atexit(restore_policy);
+		save_settings(NULL, 0);
+		atexit(restore);
 	}
 	return test_harness_run(argc, argv);
 }

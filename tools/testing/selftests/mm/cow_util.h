@@ -40,6 +40,8 @@
 #define GUP_TEST_FILE	"/sys/kernel/debug/gup_test"
 #define FAIL_DIR	"/sys/kernel/debug/fail_page_alloc/"
 #define FAIL_TASK_FILE	"/proc/self/make-it-fail"
+#define FAIL_NTH_FILE	"/proc/thread-self/fail-nth"
+#define FAIL_SLAB_DIR	"/sys/kernel/debug/failslab/"
 
 /* Seconds; emulated machines are slow. */
 #define TIMEOUT		120
@@ -79,7 +81,7 @@ struct setting {
 	char saved[64];
 };
 
-/* What fail_allocations() changes. */
+/* What fail_allocations() and may_fail_each() change. */
 static struct setting fail_settings[] = {
 	{ FAIL_DIR "probability" },
 	{ FAIL_DIR "interval" },
@@ -90,6 +92,8 @@ static struct setting fail_settings[] = {
 	{ FAIL_DIR "ignore-gfp-highmem" },
 	{ FAIL_DIR "ignore-gfp-wait" },
 	{ FAIL_DIR "min-order" },
+	{ FAIL_SLAB_DIR "verbose" },
+	{ FAIL_SLAB_DIR "ignore-gfp-wait" },
 };
 
 static inline void save_files(struct setting *settings, size_t nr)
@@ -621,6 +625,52 @@ static inline void fail_no_allocations(void)
 {
 	write_setting(FAIL_TASK_FILE, "0");
 	write_setting(FAIL_DIR "probability", "0");
+}
+
+/* More than a single fault takes. */
+#define MAX_ALLOCATIONS	64
+
+/* Can each allocation of this thread fail, the small ones that may wait, too? */
+static inline bool may_fail_each(void)
+{
+	if (access(FAIL_DIR "min-order", W_OK) || access(FAIL_NTH_FILE, W_OK))
+		return false;
+	write_setting(FAIL_DIR "min-order", "0");
+	write_setting(FAIL_DIR "ignore-gfp-highmem", "N");
+	write_setting(FAIL_DIR "ignore-gfp-wait", "N");
+	write_setting(FAIL_DIR "verbose", "0");
+	/* Not all kernels that have the one have the other. */
+	try_set(FAIL_SLAB_DIR "ignore-gfp-wait", "N");
+	try_set(FAIL_SLAB_DIR "verbose", "0");
+	return true;
+}
+
+/*
+ * Have the @nth allocation of this thread from now on fail; the first one is 1.
+ *
+ * Return: what has_failed() needs.
+ */
+static inline int fail_nth(int nth)
+{
+	int fd = open(FAIL_NTH_FILE, O_RDWR);
+	char buf[16];
+	int len;
+
+	len = snprintf(buf, sizeof(buf), "%d", nth);
+	if (fd < 0 || pwrite(fd, buf, len, 0) != len)
+		ksft_exit_fail_perror(FAIL_NTH_FILE);
+	return fd;
+}
+
+/* Were there so many allocations since then? No further one fails. */
+static inline bool has_failed(int fd)
+{
+	char left = '0';
+
+	if (pread(fd, &left, 1, 0) != 1 || pwrite(fd, "0", 1, 0) != 1)
+		ksft_exit_fail_perror(FAIL_NTH_FILE);
+	close(fd);
+	return left == '0';
 }
 
 /* A memory cgroup */

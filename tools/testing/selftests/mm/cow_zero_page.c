@@ -714,6 +714,35 @@ TEST_F_TIMEOUT(cow_zero_page, alloc_fails, TIMEOUT)
 }
 
 /*
+ * One allocation after the other fails, of all that the fault makes: for the folio,
+ * the anon_vma of the mapping, and so on.
+ */
+TEST_F_TIMEOUT(cow_zero_page, each_alloc_fails, TIMEOUT)
+{
+	bool failed = true;
+	int fd, nth;
+
+	if (!may_fail_each())
+		SKIP(return, "no fault injection for page allocation");
+	for (nth = 0; failed && nth < MAX_ALLOCATIONS; nth++) {
+		map_at(_metadata, self->mem, self->size, PROT_READ | PROT_WRITE);
+		read_zeroes(_metadata, self->mem, 0, self->nr);
+		fd = fail_nth(nth + 1);
+		put(self->mem, K, NEW + K);
+		failed = has_failed(fd);
+		EXPECT_EQ(get(self->mem, K), NEW + K);
+		EXPECT_EQ(not_zero(self->mem, 0, K), 0);
+		EXPECT_EQ(not_zero(self->mem, K + 1, self->nr), 0);
+		if (rss(self->mem) != psize())
+			EXPECT_EQ(rss(self->mem), self->size);
+	}
+	EXPECT_FALSE(failed);
+	EXPECT_GT(nth, 1);
+	/* Now that nothing failed. */
+	EXPECT_EQ(order_from(self, self->large ? 0 : K), self->large);
+}
+
+/*
  * Races
  */
 

@@ -104,10 +104,11 @@ FIXTURE_VARIANT_ADD(fault_around, ext4_mixed_private) {
 
 static char saved_window[32];
 
-static void restore_window(void)
+static void restore(void)
 {
 	if (saved_window[0])
 		write_setting(FAULT_AROUND_FILE, saved_window);
+	restore_settings(NULL, 0);
 }
 
 /* Cgroups */
@@ -542,6 +543,26 @@ FAULT_AROUND_TEST(whole_file)
 	EXPECT_EQ(faults, NR / WINDOW);
 	expect_mapped(_metadata, self, 0, NR);
 	EXPECT_EQ(memcg_mapped(cgroups[0]), NR);
+}
+
+/* One allocation after the other fails; there is no page table when the fault comes. */
+FAULT_AROUND_TEST(each_alloc_fails)
+{
+	bool failed = true;
+	int fd, nth;
+
+	if (!may_fail_each())
+		SKIP(return, "no fault injection for page allocation");
+	for (nth = 0; failed && nth < MAX_ALLOCATIONS; nth++) {
+		munmap(self->area, self->area_size);
+		map_file(_metadata, self, variant, PROT_READ);
+		fd = fail_nth(nth + 1);
+		get(self->mem, FAULT);
+		failed = has_failed(fd);
+		expect_mapped(_metadata, self, FIRST, FIRST + WINDOW);
+	}
+	EXPECT_FALSE(failed);
+	EXPECT_GT(nth, 1);
 }
 
 /*
@@ -1082,7 +1103,8 @@ int main(int argc, char **argv)
 	/* Here, so that it is restored even if a test is killed. */
 	if (!geteuid() && !access(FAULT_AROUND_FILE, R_OK | W_OK)) {
 		read_setting(FAULT_AROUND_FILE, saved_window, sizeof(saved_window));
-		atexit(restore_window);
+		save_settings(NULL, 0);
+		atexit(restore);
 		snprintf(window, sizeof(window), "%lu", (unsigned long)WINDOW * psize());
 		write_setting(FAULT_AROUND_FILE, window);
 	}
