@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
 	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS \
-	DURATION SEED REPLAY
+	DURATION SEED REPLAY NATIVE KVM FORKS CASES DEMO_COLUMNS LIMIT INTERVAL PID
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -27,6 +27,14 @@ shell: ## a shell inside the patched kernel; KERNEL= CONFIG=
 	@harness/shell.sh
 check: ## all checks: lint, kunit, per-patch builds, kselftest against the list of the base kernel
 	@harness/check.sh
+check-full: ## what takes too long for check, for LIMIT=3600 seconds; PARTS="debug kcsan"; writes results/check-full.md
+	@harness/check-full.sh
+small-folios: ## page faults on folios of 4K, base against patched, in guest instructions
+	@harness/small-folios.sh
+docs: ## the kernel's documentation that the series touch, with Sphinx: no new warning against base
+	@harness/docs.sh
+watch: ## which write faults after fork() reuse, copy or fall back on this running system; PID= INTERVAL=
+	@harness/watch.sh
 lint: ## under a minute, builds no kernel: mails, checkpatch, shellcheck, kernel-doc, tests of the harness
 	@harness/lint.sh
 steps: ## build each patch: W=1 and sparse, more configs with FULL=1; FROM=HEAD~2: the last two
@@ -35,6 +43,10 @@ kunit: ## the KUnit tests with kunit.py on UML
 	@harness/kunit.sh
 bench: ## base against patched in guest instructions; writes results/
 	@harness/bench.sh
+demo-redis: ## redis-server saves while redis-benchmark stores, base against patched; RUNS=3 NATIVE=1 KVM=1
+	@harness/demo-redis.sh
+demo-forkserver: ## a server that forks FORKS=1000 workers, base against patched; NATIVE=1 KVM=1
+	@harness/demo-forkserver.sh
 mutants: ## break one rule of the code at a time and see its test fail; MUTANTS="zero-*"
 	@harness/mutants.sh
 baseline: ## make harness/baseline/ anew: the results of the tests on the base kernel
@@ -52,4 +64,4 @@ send-check: ## dry run of git send-email with the maintainers' addresses; sends 
 clean: ## remove all that was built; keeps build/linux and the downloads
 	@harness/clean.sh
 
-.PHONY: help kselftest stress kernel shell check lint steps kunit bench mutants baseline tree refresh mbox apply send-check clean
+.PHONY: help kselftest stress kernel shell check check-full small-folios docs watch lint steps kunit bench demo-redis demo-forkserver mutants baseline tree refresh mbox apply send-check clean

@@ -17,9 +17,11 @@ packages() {
 	lint) echo git perl python3 python3-ply python3-git codespell shellcheck sparse ;;
 	arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm cpio ;;
 	bench) echo qemu-system-x86 busybox-static cpio jq gnuplot-nox ;;
+	demo) echo redis-tools gcc libc6-dev jq gnuplot-nox ;;
 	kunit) echo gcc make libc6-dev flex bison bc perl python3 git ;;
 	send) echo git git-email libmailtools-perl ;;
-	*) die "$1: unknown group; choose from: source build vm lint arm64 bench kunit send" ;;
+	docs) echo git make python3 python3-sphinx ;;
+	*) die "$1: unknown group; choose from: source build vm lint arm64 bench demo kunit send docs" ;;
 	esac
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# initvm.sh DIR COMMAND... - boot KERNEL=base|patched CONFIG=test|bench|debug
+# initvm.sh DIR COMMAND... - boot KERNEL=base|patched CONFIG=test|bench|debug|kcsan|rt|16k|64k
 # ARCH=x86_64|arm64 with an initramfs of busybox and DIR, and run COMMAND in DIR.
 #
 # For what virtme-ng cannot do: another architecture than the machine's, and a guest
@@ -14,7 +14,7 @@ KERNEL=${KERNEL:-patched}
 CONFIG=${CONFIG:-test}
 ARCH=${ARCH:-x86_64}
 one_of KERNEL base patched
-one_of CONFIG test bench debug
+one_of CONFIG test bench debug kcsan rt 16k 64k
 one_of ARCH x86_64 arm64
 image=bzImage
 [[ $ARCH == x86_64 ]] || image=Image

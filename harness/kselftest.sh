@@ -1,6 +1,6 @@
 #!/bin/bash
 # kselftest.sh - run selftests of mm in a VM: KERNEL=base|patched,
-# CONFIG=test|debug, ARCH=x86_64|arm64, TESTS="program ..." (the default and the
+# CONFIG=test|debug|kcsan|rt|16k|64k, ARCH=x86_64|arm64, TESTS="program ..." (the default and the
 # time limits stand in kselftest.conf). TEST_ARGS= goes to each of them, and
 # TEST_LIMIT= is another time limit in seconds.
 #
@@ -32,8 +32,8 @@
 no_args "$@"
 export KERNEL=${KERNEL:-patched} CONFIG=${CONFIG:-test} ARCH=${ARCH:-x86_64}
 TESTS=${TESTS:-$OWN_TESTS}
-one_of KERNEL base patched mutant
-one_of CONFIG test debug
+one_of KERNEL base patched mutant step gcov
+one_of CONFIG test debug kcsan rt 16k 64k
 one_of ARCH x86_64 arm64
 slow=1
 [[ $CONFIG == test ]] || slow=4
@@ -52,6 +52,7 @@ invocations() {
 "$HARNESS/kernel.sh"
 "$HARNESS/selftests.sh"
 mm=$BUILD/$ARCH/kselftest/mm
+[[ $KERNEL != step ]] || mm=$BUILD/$ARCH/kselftest-step/mm
 list=$BUILD/$ARCH/kselftest/list-$KERNEL-$CONFIG
 name=$KERNEL-$ARCH
 [[ $CONFIG == test ]] || name+=-$CONFIG
@@ -94,8 +95,10 @@ plan=$((${#commands[@]} + 1))
 
 # Each program has its limit; this one is for a guest that hangs.
 export VM_TIMEOUT=$((total + 300 * slow))
+guest=$HARNESS/guest/kselftest.sh
+[[ $KERNEL != gcov ]] || guest=$HARNESS/guest/coverage.sh
 if [[ $ARCH == x86_64 ]]; then
-	run=("$HARNESS/vm.sh" sh "$HARNESS/guest/kselftest.sh" "$tar" "$list")
+	run=("$HARNESS/vm.sh" sh "$guest" "$tar" "$list")
 else
 	run=("$HARNESS/arm64.sh" run "$tar" "$list")
 fi

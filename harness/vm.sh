@@ -1,5 +1,5 @@
 #!/bin/bash
-# vm.sh [COMMAND...] - boot the kernel KERNEL=base|patched CONFIG=test|bench|debug
+# vm.sh [COMMAND...] - boot the kernel KERNEL=base|patched CONFIG=test|bench|debug|kcsan|rt|16k|64k
 # with virtme-ng and run COMMAND in it as root; without one, a shell.
 #
 # The root file system is the machine's own, read-only. Output goes to stdout, the
@@ -13,8 +13,8 @@
 
 KERNEL=${KERNEL:-patched}
 CONFIG=${CONFIG:-test}
-one_of KERNEL base patched mutant
-one_of CONFIG test bench debug
+one_of KERNEL base patched mutant step gcov
+one_of CONFIG test bench debug kcsan rt 16k 64k
 IMAGE=${IMAGE:-$BUILD/x86_64/$KERNEL-$CONFIG/bzImage}
 VM_TIMEOUT=${VM_TIMEOUT:-600}
 VM_MEM=${VM_MEM:-3072}

@@ -298,14 +298,46 @@ passes 'apply to a tree of the base' run apply
 same 'leaves a branch with the series' "$(g rev-parse 'HEAD^{tree}')" "$(git -C "$LINUX" rev-parse 'cow-series^{tree}')"
 fails 'an existing branch is not overwritten' 'BRANCH=' run apply
 git -C "$LINUX" branch -q -D cow-series
+# No patch applies: what is in the way is named, and nothing is left.
+apply_fails() {
+	local refs
+	refs=$(git -C "$LINUX" for-each-ref)
+	fails "$1" "$2" bash -c "cd '$R' && harness/apply.sh 2>&1 | tr '\n' ' '; exit \${PIPESTATUS[0]}"
+	same 'nothing is left in the tree' "$refs 1" \
+		"$(git -C "$LINUX" for-each-ref) $(git -C "$LINUX" worktree list | wc -l)$(git -C "$LINUX" status --porcelain)"
+}
 sed -i 's/^10$/10 conflict/' "$LINUX/mm/memory.c"
 git -C "$LINUX" commit -q -a -m conflict
-refs=$(git -C "$LINUX" for-each-ref)
-fails 'apply to a tree that conflicts names patch, file and hunk' '0001-mm-first.patch.*mm/memory.c' \
-	bash -c "cd '$R' && harness/apply.sh 2>&1 | tr '\n' ' '; exit \${PIPESTATUS[0]}"
-passes 'the hunk is named' grep -q '@@ -7,' "$TMP/said"
-same 'nothing is left in the tree' "$refs$(printf '\n1')" "$(git -C "$LINUX" for-each-ref)
-$(git -C "$LINUX" worktree list | wc -l)"
+apply_fails 'apply to a tree that conflicts names patch, file, line and hunk' \
+	'1-first/0001-mm-first.patch .* after 0 patches.* mm/memory.c, line 10 .* hunk 1: @@ -7,8 '
+sed -i 's/^10 conflict$/10/; s/^30$/30 conflict/' "$LINUX/mm/memory.c"
+git -C "$LINUX" commit -q -a -m conflict
+apply_fails 'the same of a patch in the middle' \
+	'/0003-mm-grow-the-policy.patch .* after 2 patches.* mm/memory.c, line 30 .* hunk 1: @@ -27,7 '
+git -C "$LINUX" reset -q --hard base
+git -C "$LINUX" rm -q mm/memory.c
+git -C "$LINUX" commit -q -m 'no memory.c'
+apply_fails 'a file that is not there' '0001-mm-first.patch .*there is no mm/memory.c.*hunk 1: @@ -7,8 '
+git -C "$LINUX" reset -q --hard base
+git -C "$LINUX" mv mm/memory.c mm/renamed.c
+git -C "$LINUX" commit -q -m 'rename'
+passes 'a file that was renamed since the base is found' run apply
+git -C "$LINUX" branch -q -D cow-series
+# A tarball: git has nothing to merge with.
+rm -rf "$TMP/tarball"
+mkdir "$TMP/tarball"
+git -C "$LINUX" archive base | tar -xf - -C "$TMP/tarball"
+LINUX=$TMP/tarball
+git -C "$LINUX" init -q
+sed -i 's/^8$/8 conflict/' "$LINUX/mm/memory.c"
+git -C "$LINUX" add -A
+git -C "$LINUX" commit -q -m tarball
+apply_fails 'a tarball that conflicts: the lines that it lacks are named' \
+	'0001-mm-first.patch .*mm/memory.c, line 7, hunk 1: @@ -7,8 .* not in mm/memory.c: 8 .*has not the files of Linux'
+mkdir "$LINUX/lib"
+git -C "$LINUX" mv mm/memory.c lib/memory.c
+git -C "$LINUX" commit -q -m moved
+apply_fails 'a tarball where a file has moved' 'there is no mm/memory.c.*hunk 1: @@ -7,8 .*of that name: lib/memory.c'
 same 'nor in build/' '' "$(find "$R/build" -mindepth 1 -maxdepth 1 ! -name linux ! -name lock ! -name log)"
 fails 'LINUX= has to be there' 'no such directory' env LINUX=/nonexistent bash -c "cd '$R' && harness/apply.sh"
 fails 'LINUX= has to be given' 'LINUX=' env -u LINUX bash -c "cd '$R' && harness/apply.sh"
