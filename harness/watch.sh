@@ -102,7 +102,9 @@ function label(what, value) {
 	return (what, value) in name ? name[what, value] : value
 }
 function size(order,    kb) {
-	kb = pagesize / 1024 * 2 ^ order
+	# Not all awks have a power of two.
+	for (kb = pagesize / 1024; order > 0; order--)
+		kb *= 2
 	return kb < 1024 ? kb "K" : kb / 1024 "M"
 }
 function count(action, reason, order, n, pages,    key) {
