@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
 	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS \
-	DURATION SEED REPLAY NATIVE KVM FORKS CASES DEMO_COLUMNS LIMIT INTERVAL PID
+	DURATION SEED REPLAY NATIVE KVM FORKS CASES DEMO_COLUMNS LIMIT INTERVAL PID ROUNDS BOOTS
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -17,9 +17,9 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS='|' read -r t d; do printf '  %-12s %s\n' "$$t" "$$d"; done
 
-kselftest: ## build, boot and test the patched kernel; TESTS="cow_reuse cow" KERNEL=base|patched CONFIG=test|debug ARCH=x86_64|arm64
+kselftest: ## build, boot and test the patched kernel; TESTS="cow_reuse cow" KERNEL=base|patched CONFIG=test|debug|kcsan|rt ARCH=x86_64|arm64
 	@harness/kselftest.sh
-kernel: ## build one kernel; KERNEL=base|patched CONFIG=test|bench|debug ARCH=x86_64|arm64
+kernel: ## build one kernel; KERNEL=base|patched CONFIG=test|bench|debug|kcsan|rt|16k|64k ARCH=x86_64|arm64
 	@harness/kernel.sh
 stress: ## cow_stress for DURATION=1200 seconds on four virtual CPUs; SEED= REPLAY=<seed> KERNEL=base CONFIG=debug
 	@harness/stress.sh

@@ -15,6 +15,7 @@
 . "$HARNESS/base.env"
 no_args "$@"
 
+unset KERNEL CONFIG ARCH TESTS TEST_ARGS TEST_LIMIT DURATION SEED REPLAY CONFIGS FULL FROM QUICK
 LIMIT=${LIMIT:-3600}
 [[ $LIMIT =~ ^[1-9][0-9]*$ ]] || die "LIMIT=$LIMIT: a number of seconds is wanted"
 results=$ROOT/results/check-full.tsv
@@ -80,9 +81,10 @@ run_part() {
 		cut+=("$name")
 		return
 	fi
+	# A part without cases is one itself.
 	counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1) || true
-	read -r p _ f _ s _ <<<"${counts:-0 passed, 0 failed, 0 skipped}"
-	# A part that fails, or tells nothing, without a failed case.
+	read -r p _ f _ s _ <<<"${counts:-$((rc == 0)) passed, $((rc != 0)) failed, 0 skipped}"
+	# It fails without a failed case, or all is skipped.
 	if ((f == 0)) && ((rc || p == 0)); then
 		f=1
 	fi

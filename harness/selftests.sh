@@ -2,9 +2,6 @@
 # selftests.sh - build the mm selftests of the patched tree for ARCH=x86_64|arm64
 # into build/ARCH/kselftest/mm. The same programs run on the base kernel.
 #
-# KERNEL=step, for step-tests.sh: those of its tree, and only PROGRAMS="name ...", into
-# build/ARCH/kselftest-step/mm.
-#
 # What runs in an initramfs is linked statically: all for arm64, and with PROGRAM=
 # that one program, into build/ARCH/kselftest-static/mm.
 
@@ -17,28 +14,18 @@ one_of ARCH x86_64 arm64
 
 "$HARNESS/deps.sh" source build
 "$HARNESS/source.sh"
-src=$BUILD/linux
-out=$BUILD/$ARCH/kselftest/mm
-name=selftests-$ARCH
-goals=(all)
-if [[ ${KERNEL:-} == step ]]; then
-	src=$BUILD/trees/step
-	out=$BUILD/$ARCH/kselftest-step/mm
-	name+=-step
-	goals=()
-	for program in ${PROGRAMS:-}; do
-		goals+=("$out/$program")
-	done
-elif [[ -x $HARNESS/compose.sh ]]; then
-	"$HARNESS/compose.sh"
-fi
+[[ ! -x $HARNESS/compose.sh ]] || "$HARNESS/compose.sh"
 lock "selftests"
+src=$BUILD/linux
 mm=$src/tools/testing/selftests/mm
 headers=$src/.build-$ARCH-headers
+out=$BUILD/$ARCH/kselftest/mm
+name=selftests-$ARCH
+goal=all
 if [[ ${PROGRAM:-} ]]; then
 	out=$BUILD/$ARCH/kselftest-static/mm
 	name=$PROGRAM-$ARCH
-	goals=("$out/$PROGRAM")
+	goal=$out/$PROGRAM
 	[[ -e $mm/$PROGRAM.c ]] || die "PROGRAM=$PROGRAM: no such selftest of mm"
 fi
 need_space "$BUILD" 500
@@ -61,5 +48,5 @@ begin_build "$out"
 mkdir -p "$headers"
 run_logged "headers-$ARCH" make -C "$src" "O=$headers" "ARCH=$karch" headers
 run_logged "$name" "${make[@]}" -C "$mm" "-j$JOBS" \
-	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" "${goals[@]}"
+	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" "$goal"
 [[ ${PROGRAM:-} ]] || cp -p "$mm"/*.sh "$mm/settings" "$out/"

@@ -6,18 +6,20 @@
  *	anon		first stores to anonymous memory (page_fault1)
  *	private		first stores to a private mapping of a file (page_fault2)
  *	shared		first stores to a shared mapping of a file (page_fault3)
- *	read		reads of a shared mapping of a file, mapped around the address
+ *	read		reads of a read-only mapping of a file, mapped around the address
  *	wp-reuse	stores to anonymous memory after fork(), the child is gone
  *	wp-copy		stores to anonymous memory after fork(), the child lives
  *	wp-private	stores to a private mapping of a file that was read before
  *	wp-zero		stores to anonymous memory that was read before
  *
- * One JSON object a line: "insns" is what CLOCK_MONOTONIC counted from the start of
- * all tasks to the end of the last, for 16 MiB together. phase is "touch", "unmap"
- * (munmap() behind that, for the first four), or "fault": a single access that faults,
- * by one process. Under "qemu -icount shift=0,sleep=off" the clock counts the guest's
- * instructions. What the kernel does besides only adds to that: the least of the
- * rounds is reported, but of single faults the median.
+ * One JSON object a line. phase is "touch", "unmap" (munmap() behind that, for the
+ * first four), or "fault": a single access that faults, by one process. "insns" is what
+ * CLOCK_MONOTONIC counted for 16 MiB; under "qemu -icount shift=0,sleep=off" these are
+ * the guest's instructions. Of touch, from the start of all tasks to the end of the
+ * last: a timer tick can only add to it, and the least of the rounds is reported. Of
+ * unmap, in munmap(), of one task after the other and piece by piece: each piece has its
+ * median of the rounds, so that neither ticks nor the scheduler count. Of faults, the
+ * median.
  *
  * usage: page_fault_bench KERNEL DIRECTORY [ROUNDS]
  */
@@ -39,6 +41,7 @@
 #define PAGE_SIZE	4096UL
 #define MAX_TASKS	4
 #define MAX_ROUNDS	99
+#define NR_PIECES	16
 
 enum prepare { NOTHING, LOADS, CHILD_EXITS, CHILD_LIVES };
 
@@ -65,8 +68,6 @@ static const struct test tests[] = {
 
 enum phase { TOUCH, UNMAP, NR_PHASES };
 
-static const char * const phase_names[] = { "touch", "unmap" };
-
 static const struct {
 	unsigned int tasks;
 	bool threads;
@@ -77,12 +78,15 @@ static unsigned int rounds = 15;
 static int files[MAX_TASKS];
 /* A byte for each task: go on, one pipe a phase, and: I am there. */
 static int go[NR_PHASES][2], there[2];
-static uint64_t costs[NR_PHASES][MAX_ROUNDS];
+static uint64_t touch_costs[MAX_ROUNDS];
+/* Memory that processes share. */
+static uint64_t (*unmap_costs)[NR_PIECES][MAX_ROUNDS];
 static uint64_t fault_costs[TOTAL_SIZE / PAGE_SIZE];
 
 /* What the tasks of a run share. */
 static const struct test *test;
 static size_t task_size;
+static unsigned int round;
 
 static void die(const char *what)
 {
@@ -151,12 +155,13 @@ static pid_t start_child(bool lives)
 static char *map_area(int fd, pid_t *child)
 {
 	int flags = test->shared ? MAP_SHARED : MAP_PRIVATE;
+	int prot = test->load ? PROT_READ : PROT_READ | PROT_WRITE;
 	char *area;
 
 	*child = 0;
 	if (!test->file)
 		flags |= MAP_ANONYMOUS;
-	area = mmap(NULL, task_size, PROT_READ | PROT_WRITE, flags, test->file ? fd : -1, 0);
+	area = mmap(NULL, task_size, prot, flags, test->file ? fd : -1, 0);
 	if (area == MAP_FAILED || madvise(area, task_size, MADV_NOHUGEPAGE))
 		die("mmap");
 	if (test->prepare == LOADS)
@@ -178,6 +183,20 @@ static void end_child(pid_t child)
 	}
 }
 
+static void unmap(char *area, unsigned int task)
+{
+	const size_t size = task_size / NR_PIECES;
+	uint64_t start;
+
+	/* Once for nothing, as the first one of a process faults on the buffer. */
+	now();
+	for (unsigned int piece = 0; piece < NR_PIECES; piece++) {
+		start = now();
+		munmap(area + piece * size, size);
+		unmap_costs[task][piece][round] = now() - start;
+	}
+}
+
 static void *run_task(void *file)
 {
 	pid_t child;
@@ -188,7 +207,7 @@ static void *run_task(void *file)
 	touch(area, test->load);
 	put_byte(there[1]);
 	get_byte(go[UNMAP][0]);
-	munmap(area, task_size);
+	unmap(area, (int *)file - files);
 	put_byte(there[1]);
 	end_child(child);
 	return NULL;
@@ -200,21 +219,27 @@ static void wait_for_all(unsigned int tasks)
 		get_byte(there[0]);
 }
 
-static void time_phases(unsigned int tasks, unsigned int round)
+static void time_touch(unsigned int tasks)
 {
 	uint64_t start;
 
 	wait_for_all(tasks);
-	for (int phase = 0; phase < NR_PHASES; phase++) {
-		start = now();
-		for (unsigned int i = 0; i < tasks; i++)
-			put_byte(go[phase][1]);
-		wait_for_all(tasks);
-		costs[phase][round] = now() - start;
+	start = now();
+	for (unsigned int i = 0; i < tasks; i++)
+		put_byte(go[TOUCH][1]);
+	wait_for_all(tasks);
+	touch_costs[round] = now() - start;
+}
+
+static void let_unmap(unsigned int tasks)
+{
+	for (unsigned int i = 0; i < tasks; i++) {
+		put_byte(go[UNMAP][1]);
+		wait_for_all(1);
 	}
 }
 
-static void run_processes(unsigned int tasks, unsigned int round)
+static void run_processes(unsigned int tasks)
 {
 	for (unsigned int i = 0; i < tasks; i++) {
 		pid_t pid = fork();
@@ -226,19 +251,21 @@ static void run_processes(unsigned int tasks, unsigned int round)
 			_exit(0);
 		}
 	}
-	time_phases(tasks, round);
+	time_touch(tasks);
+	let_unmap(tasks);
 	while (wait(NULL) > 0)
 		;
 }
 
-static void run_threads(unsigned int tasks, unsigned int round)
+static void run_threads(unsigned int tasks)
 {
 	pthread_t threads[MAX_TASKS];
 
 	for (unsigned int i = 0; i < tasks; i++)
 		if (pthread_create(&threads[i], NULL, run_task, &files[i]))
 			die("pthread_create");
-	time_phases(tasks, round);
+	time_touch(tasks);
+	let_unmap(tasks);
 	for (unsigned int i = 0; i < tasks; i++)
 		pthread_join(threads[i], NULL);
 }
@@ -260,24 +287,38 @@ static void report(const char *phase, const char *kind, unsigned int tasks,
 	fflush(stdout);
 }
 
+static uint64_t median(uint64_t *costs, unsigned long nr)
+{
+	qsort(costs, nr, sizeof(costs[0]), cmp_cost);
+	return costs[nr / 2];
+}
+
+static uint64_t unmap_cost(unsigned int tasks)
+{
+	uint64_t sum = 0;
+
+	for (unsigned int i = 0; i < tasks; i++)
+		for (unsigned int piece = 0; piece < NR_PIECES; piece++)
+			sum += median(unmap_costs[i][piece], rounds);
+	return sum;
+}
+
 static void measure_tasks(unsigned int tasks, bool threads)
 {
 	const char *kind = threads ? "threads" : tasks > 1 ? "processes" : "process";
 
 	task_size = TOTAL_SIZE / tasks;
-	for (unsigned int round = 0; round < rounds; round++) {
+	for (round = 0; round < rounds; round++) {
 		if (threads)
-			run_threads(tasks, round);
+			run_threads(tasks);
 		else
-			run_processes(tasks, round);
+			run_processes(tasks);
 	}
-	for (int phase = 0; phase < NR_PHASES; phase++) {
-		/* A child that shares the pages, or none: when is up to the scheduler. */
-		if (phase == UNMAP && test->prepare != NOTHING)
-			continue;
-		qsort(costs[phase], rounds, sizeof(costs[phase][0]), cmp_cost);
-		report(phase_names[phase], kind, tasks, costs[phase][0]);
-	}
+	qsort(touch_costs, rounds, sizeof(touch_costs[0]), cmp_cost);
+	report("touch", kind, tasks, touch_costs[0]);
+	/* A child that shares the pages, or none: when is up to the scheduler. */
+	if (test->prepare == NOTHING)
+		report("unmap", kind, tasks, unmap_cost(tasks));
 }
 
 static uint64_t time_fault(char *addr)
@@ -309,8 +350,7 @@ static void measure_faults(void)
 	}
 	munmap(area, task_size);
 	end_child(child);
-	qsort(fault_costs, nr, sizeof(fault_costs[0]), cmp_cost);
-	report("fault", "process", 1, fault_costs[nr / 2]);
+	report("fault", "process", 1, median(fault_costs, nr));
 }
 
 static void open_files(const char *dir)
@@ -340,6 +380,10 @@ int main(int argc, char **argv)
 	}
 	kernel = argv[1];
 	open_files(argv[2]);
+	unmap_costs = mmap(NULL, MAX_TASKS * sizeof(unmap_costs[0]), PROT_READ | PROT_WRITE,
+			   MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (unmap_costs == MAP_FAILED)
+		die("mmap");
 	if (pipe(there) || pipe(go[TOUCH]) || pipe(go[UNMAP]))
 		die("pipe");
 	for (test = tests; test < tests + ARRAY_SIZE(tests); test++) {
