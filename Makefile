@@ -39,6 +39,12 @@ lint: ## under a minute, builds no kernel: mails, checkpatch, shellcheck, kernel
 	@harness/lint.sh
 steps: ## build each patch: W=1 and sparse, more configs with FULL=1; FROM=HEAD~2: the last two
 	@harness/steps.sh
+step-tests: ## boot each patch and run the tests that there are at it, for LIMIT=3600 seconds; goes on where it ended
+	@harness/step-tests.sh
+coverage: ## which lines of the series no test reaches (gcov); writes results/coverage.md
+	@harness/coverage.sh
+cocci: ## coccicheck for mm/: nothing new against base
+	@harness/cocci.sh
 kunit: ## the KUnit tests with kunit.py on UML
 	@harness/kunit.sh
 bench: ## base against patched in guest instructions; writes results/
@@ -64,4 +70,4 @@ send-check: ## dry run of git send-email with the maintainers' addresses; sends 
 clean: ## remove all that was built; keeps build/linux and the downloads
 	@harness/clean.sh
 
-.PHONY: help kselftest stress kernel shell check check-full small-folios docs watch lint steps kunit bench demo-redis demo-forkserver mutants baseline tree refresh mbox apply send-check clean
+.PHONY: help kselftest stress kernel shell check check-full small-folios docs watch lint steps step-tests coverage cocci kunit bench demo-redis demo-forkserver mutants baseline tree refresh mbox apply send-check clean

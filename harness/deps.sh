@@ -21,7 +21,9 @@ packages() {
 	kunit) echo gcc make libc6-dev flex bison bc perl python3 git ;;
 	send) echo git git-email libmailtools-perl ;;
 	docs) echo git make python3 python3-sphinx ;;
-	*) die "$1: unknown group; choose from: source build vm lint arm64 bench demo kunit send docs" ;;
+	clang) echo clang-19 ;;
+	cocci) echo coccinelle ;;
+	*) die "$1: unknown group; choose from: source build vm lint arm64 bench demo kunit send docs clang cocci" ;;
 	esac
 }
 

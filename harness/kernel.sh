@@ -1,8 +1,8 @@
 #!/bin/bash
 # kernel.sh - build one kernel: KERNEL=base|patched CONFIG=test|bench|debug|kcsan|rt|16k|64k
 # ARCH=x86_64|arm64. The image and its .config go to build/ARCH/KERNEL-CONFIG/.
-# KERNEL=mutant is what mutants.sh has made of the patched tree, KERNEL=gcov what
-# coverage.sh measures.
+# KERNEL=mutant is what mutants.sh has made of the patched tree, KERNEL=step a patch of
+# step-tests.sh, KERNEL=gcov what coverage.sh measures.
 
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +11,7 @@ no_args "$@"
 KERNEL=${KERNEL:-patched}
 CONFIG=${CONFIG:-test}
 ARCH=${ARCH:-x86_64}
-one_of KERNEL base patched mutant gcov
+one_of KERNEL base patched mutant step gcov
 one_of CONFIG test bench debug kcsan rt 16k 64k
 one_of ARCH x86_64 arm64
 
@@ -67,7 +67,7 @@ else
 	src=$BUILD/linux
 	[[ $KERNEL == patched ]] || src=$BUILD/trees/$KERNEL
 fi
-[[ -e $src/.git ]] || die "$src is missing; make mutants or make coverage makes it"
+[[ -e $src/.git ]] || die "$src is missing; make mutants, step-tests or coverage makes it"
 
 # kbuild uses relative paths if O= lies right in the source tree. So all trees
 # give the compiler the same command lines, and ccache knows what base and
@@ -86,7 +86,8 @@ case $CONFIG in
 bench) configs=(base "$ARCH" bench) ;;
 debug) configs+=(debug) ;;
 esac
-[[ $KERNEL == base || $CONFIG == bench ]] || configs+=(patched)
+# What the series bring along, base and their first patches do not have.
+[[ $CONFIG == bench ]] || ! grep -q COW_POLICY_KUNIT_TEST "$src/mm/Kconfig" || configs+=(patched)
 [[ $KERNEL != gcov ]] || configs+=(gcov)
 [[ ! -e $HARNESS/configs/$ARCH-$CONFIG.config ]] || configs+=("$ARCH-$CONFIG")
 for config in "${configs[@]}"; do

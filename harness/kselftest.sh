@@ -32,7 +32,7 @@
 no_args "$@"
 export KERNEL=${KERNEL:-patched} CONFIG=${CONFIG:-test} ARCH=${ARCH:-x86_64}
 TESTS=${TESTS:-$OWN_TESTS}
-one_of KERNEL base patched mutant gcov
+one_of KERNEL base patched mutant step gcov
 one_of CONFIG test debug kcsan rt 16k 64k
 one_of ARCH x86_64 arm64
 slow=1
@@ -52,6 +52,7 @@ invocations() {
 "$HARNESS/kernel.sh"
 "$HARNESS/selftests.sh"
 mm=$BUILD/$ARCH/kselftest/mm
+[[ $KERNEL != step ]] || mm=$BUILD/$ARCH/kselftest-step/mm
 list=$BUILD/$ARCH/kselftest/list-$KERNEL-$CONFIG
 name=$KERNEL-$ARCH
 [[ $CONFIG == test ]] || name+=-$CONFIG

@@ -2,6 +2,9 @@
 # selftests.sh - build the mm selftests of the patched tree for ARCH=x86_64|arm64
 # into build/ARCH/kselftest/mm. The same programs run on the base kernel.
 #
+# KERNEL=step, for step-tests.sh: those of its tree, and only PROGRAMS="name ...", into
+# build/ARCH/kselftest-step/mm.
+#
 # What runs in an initramfs is linked statically: all for arm64, and with PROGRAM=
 # that one program, into build/ARCH/kselftest-static/mm.
 
@@ -14,18 +17,28 @@ one_of ARCH x86_64 arm64
 
 "$HARNESS/deps.sh" source build
 "$HARNESS/source.sh"
-[[ ! -x $HARNESS/compose.sh ]] || "$HARNESS/compose.sh"
-lock "selftests"
 src=$BUILD/linux
-mm=$src/tools/testing/selftests/mm
-headers=$src/.build-$ARCH-headers
 out=$BUILD/$ARCH/kselftest/mm
 name=selftests-$ARCH
-goal=all
+goals=(all)
+if [[ ${KERNEL:-} == step ]]; then
+	src=$BUILD/trees/step
+	out=$BUILD/$ARCH/kselftest-step/mm
+	name+=-step
+	goals=()
+	for program in ${PROGRAMS:-}; do
+		goals+=("$out/$program")
+	done
+elif [[ -x $HARNESS/compose.sh ]]; then
+	"$HARNESS/compose.sh"
+fi
+lock "selftests"
+mm=$src/tools/testing/selftests/mm
+headers=$src/.build-$ARCH-headers
 if [[ ${PROGRAM:-} ]]; then
 	out=$BUILD/$ARCH/kselftest-static/mm
 	name=$PROGRAM-$ARCH
-	goal=$out/$PROGRAM
+	goals=("$out/$PROGRAM")
 	[[ -e $mm/$PROGRAM.c ]] || die "PROGRAM=$PROGRAM: no such selftest of mm"
 fi
 need_space "$BUILD" 500
@@ -48,5 +61,5 @@ begin_build "$out"
 mkdir -p "$headers"
 run_logged "headers-$ARCH" make -C "$src" "O=$headers" "ARCH=$karch" headers
 run_logged "$name" "${make[@]}" -C "$mm" "-j$JOBS" \
-	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" "$goal"
+	"OUTPUT=$out" "KHDR_INCLUDES=-isystem $headers/usr/include" "${goals[@]}"
 [[ ${PROGRAM:-} ]] || cp -p "$mm"/*.sh "$mm/settings" "$out/"

@@ -4,7 +4,7 @@
 #
 #   x86_64   everything on, W=1 and sparse     tiny    allnoconfig
 #   arm64    everything on                     no-thp  x86_64 without THP
-#   i386     32 bit, PAE, no debugfs
+#   i386     32 bit, PAE, no debugfs            clang   x86_64 with clang, at the last patch of each series
 #
 # The object directories are kept from patch to patch, so only what a patch
 # changes is compiled. Without W=1 a kernel has no warnings, so base is built
@@ -23,7 +23,7 @@
 . "$HARNESS/series.sh"
 no_args "$@"
 
-ALL_CONFIGS='x86_64 tiny no-thp i386 arm64'
+ALL_CONFIGS='x86_64 tiny no-thp i386 arm64 clang'
 CONFIGS=${CONFIGS:-$ALL_CONFIGS}
 for config in $CONFIGS; do
 	# shellcheck disable=SC2086
@@ -43,6 +43,7 @@ esac
 
 "$HARNESS/deps.sh" source build lint
 [[ " $CONFIGS " != *' arm64 '* ]] || "$HARNESS/deps.sh" arm64
+[[ $QUICK || " $CONFIGS " != *' clang '* ]] || "$HARNESS/deps.sh" clang
 "$HARNESS/compose.sh"
 lock steps
 need_space "$BUILD" 4000
@@ -97,8 +98,12 @@ last_of_series() {
 
 too_late() { ((SECONDS > QUICK_SECONDS)); }
 
-# left_out CONFIG COMMIT: does QUICK leave this build out?
+# left_out CONFIG COMMIT: is this build left out, by QUICK or always?
 left_out() {
+	if [[ $1 == clang ]]; then
+		[[ $QUICK ]] || ! last_of_series "$2"
+		return
+	fi
 	[[ $QUICK && $1 != x86_64 && $2 != "${commits[-1]}" ]] && { too_late || ! last_of_series "$2"; }
 }
 
@@ -148,6 +153,7 @@ build() {
 	x86_64) make+=(ARCH=x86_64 W=1 C=1 "CHECK=sparse -D__typeof_unqual__=__typeof__") ;;
 	i386) make+=(ARCH=i386) ;;
 	arm64) make+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-) gcc=aarch64-linux-gnu-gcc ;;
+	clang) make+=(ARCH=x86_64) gcc=clang-19 ;;
 	*) make+=(ARCH=x86_64) ;;
 	esac
 	# On a fresh machine ccache would only cost time.

@@ -13,7 +13,7 @@
 
 KERNEL=${KERNEL:-patched}
 CONFIG=${CONFIG:-test}
-one_of KERNEL base patched mutant gcov
+one_of KERNEL base patched mutant step gcov
 one_of CONFIG test bench debug kcsan rt 16k 64k
 IMAGE=${IMAGE:-$BUILD/x86_64/$KERNEL-$CONFIG/bzImage}
 VM_TIMEOUT=${VM_TIMEOUT:-600}
