@@ -59,6 +59,22 @@ debug: unmapping init [mem 0xffffffff82a00000-0xffffffff82bfffff]
 selftests: mm: cow
 LINES
 
+# What base has too is left out, and nothing else.
+cat >"$TMP/ok" <<'OK'
+# make kselftest KERNEL=base CONFIG=kcsan
+BUG: KCSAN: data-race in a_function / other_function$
+OK
+excepted() { SPLATS_OK=$TMP/ok find_splats "$1"; }
+printf '[    1.000000] BUG: KCSAN: data-race in a_function / other_function\r\n' >"$TMP/console"
+none() { ! excepted "$1"; }
+passes "an exception alone is no complaint" none "$TMP/console"
+echo '[    1.000000] BUG: KCSAN: data-race in a_function / other_function_2' >>"$TMP/console"
+passes "a complaint beside an exception is found" excepted "$TMP/console"
+one_line() { [[ $(excepted "$1" | wc -l) == 1 ]]; }
+passes "the exception is not shown with it" one_line "$TMP/console"
+: >"$TMP/ok"
+passes "without exceptions all is found" excepted "$TMP/console"
+
 echo '[    1.000000] fine' >"$TMP/fine"
 echo '[    1.000000] WARNING: at x' >"$TMP/bad"
 verdict() {
