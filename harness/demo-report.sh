@@ -228,7 +228,9 @@ redis_text() {
 
 	Memory is what the cgroup of the server and its child is charged without the page cache
 	and tmpfs (natively: their Pss). MemAvailable is in the JSON: it moves by 20 MiB from one run
-	to the next with what else there is. khugepaged runs as it does by default, and makes folios of 64K
+	to the next with what else there is. current_cow_peak is what the child has told the server
+	before it was held for the last time, so it depends on the moment; rdb_last_cow_size is what it
+	told at its end. khugepaged runs as it does by default, and makes folios of 64K
 	on both kernels.$(jq -r 'if any(.[]; .kernel == "always") then " In the column \"always\", each copy fault copies a block of 64K (debugfs cow/copy)." else "" end' "$redis")
 
 	$(redis_goals)

@@ -2006,6 +2006,42 @@ TEST_F_TIMEOUT(cow_copy, always_counted, TIMEOUT)
 	expect_copies(_metadata, self, &child);
 }
 
+/* The tracepoint: one event for each fault that copies a block, or was to. */
+TEST_F_TIMEOUT(cow_copy, traced_always, TIMEOUT)
+{
+	const size_t k = self->k;
+	struct child child;
+	size_t nr;
+
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	child_start(_metadata, self, &child, nothing, has_old);
+	nr = 1UL << block_order(self, k);
+	store(self, k, NEW);
+	EXPECT_EQ(traced("cow_fault: "), 1);
+	EXPECT_EQ(traced("address=%p order=%d action=copy reason=always nr_pages=%zu\n",
+			 self->mem + k * psize(), sz2ord(self->size, psize()), nr), 1);
+	trace_stop();
+	expect_copies(_metadata, self, &child);
+}
+
+TEST_F_TIMEOUT(cow_copy, traced_fallback, TIMEOUT)
+{
+	struct child child;
+
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	child_start(_metadata, self, &child, nothing, has_old);
+	if (fail_allocations(MIN_ORDER)) {
+		put(self->mem, self->k, NEW + self->k);
+		fail_no_allocations();
+		EXPECT_EQ(traced("cow_fault: "), 1);
+		EXPECT_EQ(traced("action=fallback reason=memory nr_pages=1\n"), 1);
+	}
+	trace_stop();
+	child_finish(_metadata, &child);
+}
+
 /* Stores far from each other: one page of each block. */
 static void store_scattered(struct _test_data_cow_copy *self)
 {
@@ -2160,6 +2196,24 @@ TEST_F_TIMEOUT(cow_copy, adaptive_ascending, TIMEOUT)
 	map_two_tables(_metadata, self);
 	child_start(_metadata, self, &child, nothing, has_old);
 	expect_ramp(_metadata, self, /* descending = */ false);
+	expect_copies(_metadata, self, &child);
+}
+
+/* Of blocks only, not of the single pages before them. */
+TEST_F_TIMEOUT(cow_copy, traced_run, TIMEOUT)
+{
+	struct child child;
+	size_t blocks = 0;
+
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	child_start(_metadata, self, &child, nothing, has_old);
+	expect_ramp(_metadata, self, /* descending = */ false);
+	for (int i = MIN_ORDER; i <= MAX_ORDER; i++)
+		blocks += nr_blocks(self, i);
+	EXPECT_EQ(traced("action=copy reason=run"), blocks);
+	EXPECT_EQ(traced("cow_fault: "), blocks);
+	trace_stop();
 	expect_copies(_metadata, self, &child);
 }
 

@@ -716,6 +716,20 @@ TEST_F_TIMEOUT(cow_last_page, share_100, TIMEOUT)
 	expect_share(_metadata, self, 100);
 }
 
+/* The tracepoint tells of what is left and copied. */
+TEST_F_TIMEOUT(cow_last_page, traced_last, TIMEOUT)
+{
+	if (!has_keep() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	set_keep(self, 100);
+	leave(_metadata, self, self->folio_nr / 4);
+	EXPECT_EQ(traced("action=copy"), 0);
+	expect_copied(_metadata, self, self->folio_nr / 4, true);
+	EXPECT_EQ(traced("address=%p order=%d action=copy reason=last", self->mem,
+			 sz2ord(self->size, psize())), 1);
+	trace_stop();
+}
+
 /* All of a folio is never too little. */
 TEST_F_TIMEOUT(cow_last_page, whole_folio, TIMEOUT)
 {

@@ -1817,6 +1817,69 @@ TEST(policy_wrong_input)
 	set_policy("run");
 }
 
+/*
+ * The tracepoint: one event for each fault, with the pages and what decided about them
+ */
+
+TEST_F_TIMEOUT(cow_reuse, traced_block, TIMEOUT)
+{
+	size_t page = self->k;
+
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	share_once(_metadata);
+	put(self->mem, page, NEW + page);
+	EXPECT_EQ(traced("cow_fault: "), 1);
+	EXPECT_EQ(traced("address=%p order=%d action=reuse reason=block nr_pages=%zu\n",
+			 self->mem + page * psize(), sz2ord(self->size, psize()),
+			 open_end(self, page) - open_first(self, page)), 1);
+	trace_stop();
+}
+
+TEST_F_TIMEOUT(cow_reuse, traced_run, TIMEOUT)
+{
+	size_t block = self->block / psize();
+
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	share_once(_metadata);
+	put(self->mem, 0, NEW);
+	if (nr_blocks(self) >= 8) {
+		put(self->mem, block, NEW + block);
+		EXPECT_EQ(traced("action=reuse reason=run nr_pages=%zu\n", 3 * block), 1);
+		EXPECT_EQ(traced("cow_fault: "), 2);
+	}
+	trace_stop();
+}
+
+TEST_F_TIMEOUT(cow_reuse, traced_dense, TIMEOUT)
+{
+	if (nr_blocks(self) < 16)
+		SKIP(return, "folio too small to be dense");
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	share_once(_metadata);
+	open_blocks(self, 2);
+	put(self->mem, 0, NEW);
+	EXPECT_EQ(traced("action=reuse reason=dense"), 1);
+	EXPECT_EQ(traced("action=reuse reason=block"), nr_blocks(self) / 2 - 1);
+	EXPECT_EQ(traced("cow_fault: "), nr_blocks(self) / 2);
+	trace_stop();
+}
+
+/* Faults that map one page have no event. */
+TEST_F_TIMEOUT(cow_reuse, traced_page, TIMEOUT)
+{
+	if (!has_policy() || !trace_start())
+		SKIP(return, "no tracepoint cow_fault");
+	share_once(_metadata);
+	set_policy("page");
+	EXPECT_EQ(store_faults(self->mem, self->k, NEW), 1);
+	EXPECT_EQ(traced("cow_fault: "), 0);
+	set_policy("run");
+	trace_stop();
+}
+
 static int wait_for_parent(void)
 {
 	char c = 0;

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,6 +43,8 @@
 #define FAIL_TASK_FILE	"/proc/self/make-it-fail"
 #define FAIL_NTH_FILE	"/proc/thread-self/fail-nth"
 #define FAIL_SLAB_DIR	"/sys/kernel/debug/failslab/"
+#define TRACE_INSTANCE	"/sys/kernel/tracing/instances/selftests_cow/"
+#define TRACE_EVENT	TRACE_INSTANCE "events/cow/cow_fault/"
 
 /* Seconds; emulated machines are slow. */
 #define TIMEOUT		120
@@ -671,6 +674,48 @@ static inline bool has_failed(int fd)
 		ksft_exit_fail_perror(FAIL_NTH_FILE);
 	close(fd);
 	return left == '0';
+}
+
+/* The tracepoint cow_fault */
+
+/* Ends what trace_start() began, and what a test that was killed left. */
+static inline void trace_stop(void)
+{
+	rmdir(TRACE_INSTANCE);
+}
+
+/* Trace this process, apart from other users of the tracepoint; true if there is one. */
+static inline bool trace_start(void)
+{
+	char filter[32];
+
+	trace_stop();
+	snprintf(filter, sizeof(filter), "common_pid == %d", getpid());
+	if (mkdir(TRACE_INSTANCE, 0700))
+		return false;
+	if (try_set(TRACE_EVENT "filter", filter) && try_set(TRACE_EVENT "enable", "1"))
+		return true;
+	trace_stop();
+	return false;
+}
+
+/* The number of events since the start that have @fmt in them; -1 if they are unknown. */
+static inline int __printf(1, 2) traced(const char *fmt, ...)
+{
+	FILE *trace = fopen(TRACE_INSTANCE "trace", "r");
+	char line[256], want[128];
+	int nr = 0;
+	va_list ap;
+
+	if (!trace)
+		return -1;
+	va_start(ap, fmt);
+	vsnprintf(want, sizeof(want), fmt, ap);
+	va_end(ap);
+	while (fgets(line, sizeof(line), trace))
+		nr += !!strstr(line, want);
+	fclose(trace);
+	return nr;
 }
 
 /* A memory cgroup */
