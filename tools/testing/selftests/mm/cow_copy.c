@@ -1830,7 +1830,8 @@ static int copied_order(struct _test_data_cow_copy *self, size_t page)
  * One allocation after the other fails, of all that the fault makes. A smaller
  * block is copied then, or a page, or the fault is taken again.
  */
-TEST_F_TIMEOUT(cow_copy, each_alloc_fails, TIMEOUT)
+static void expect_each_failure(struct __test_metadata *_metadata,
+				struct _test_data_cow_copy *self, bool new_cgroup)
 {
 	const size_t k = self->k;
 	bool failed = true;
@@ -1842,9 +1843,13 @@ TEST_F_TIMEOUT(cow_copy, each_alloc_fails, TIMEOUT)
 	for (nth = 0; failed && nth < MAX_ALLOCATIONS; nth++) {
 		map_folios(_metadata, self, self->mem, 1);
 		child_start(_metadata, self, &child, nothing, has_old);
+		if (new_cgroup)
+			ASSERT_EQ(enter_cgroup(), NULL);
 		fd = fail_nth(nth + 1);
 		put(self->mem, k, NEW + k);
 		failed = has_failed(fd);
+		if (new_cgroup)
+			leave_cgroup();
 		ASSERT_GE(copied_order(self, k), 0);
 		model_copy(self, k, copied_order(self, k));
 		expect_copies(_metadata, self, &child);
@@ -1852,6 +1857,22 @@ TEST_F_TIMEOUT(cow_copy, each_alloc_fails, TIMEOUT)
 	EXPECT_FALSE(failed);
 	/* The first one was for the page or block, at least. */
 	EXPECT_GT(nth, 1);
+}
+
+TEST_F_TIMEOUT(cow_copy, each_alloc_fails, TIMEOUT)
+{
+	expect_each_failure(_metadata, self, /* new_cgroup = */ false);
+}
+
+/* The first large folio of a memcg needs its list of folios to split. */
+TEST_F_TIMEOUT(cow_copy, each_alloc_fails_in_cgroup, TIMEOUT)
+{
+	const char *reason = enter_cgroup();
+
+	if (reason)
+		SKIP(return, "%s", reason);
+	leave_cgroup();
+	expect_each_failure(_metadata, self, /* new_cgroup = */ true);
 }
 
 /*
