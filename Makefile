@@ -9,7 +9,9 @@ MAKEFLAGS += --no-print-directory
 # Where a variable is not given, the scripts' defaults hold.
 VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH \
 	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS \
-	DURATION SEED REPLAY NATIVE KVM FORKS CASES DEMO_COLUMNS LIMIT INTERVAL PID ROUNDS BOOTS
+	DURATION SEED REPLAY NATIVE KVM FORKS CASES DEMO_COLUMNS LIMIT INTERVAL PID ROUNDS BOOTS \
+	BENCH_ARGS BENCH_PROGRAMS BENCH_COLUMNS RESULTS TEST_ARGS TEST_LIMIT VM_CPUS VM_MEM \
+	VM_TIMEOUT VM_APPEND IMAGE DEBIAN_MIRROR
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -17,7 +19,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS='|' read -r t d; do printf '  %-12s %s\n' "$$t" "$$d"; done
 
-kselftest: ## build, boot and test the patched kernel; TESTS="cow_reuse cow" KERNEL=base|patched CONFIG=test|debug|kcsan|rt ARCH=x86_64|arm64
+kselftest: ## build, boot and test the patched kernel; TESTS="cow_reuse cow" KERNEL=base|patched CONFIG=test|debug|kcsan|rt|16k|64k ARCH=x86_64|arm64
 	@harness/kselftest.sh
 kernel: ## build one kernel; KERNEL=base|patched CONFIG=test|bench|debug|kcsan|rt|16k|64k ARCH=x86_64|arm64
 	@harness/kernel.sh
@@ -33,7 +35,7 @@ small-folios: ## page faults on folios of 4K, base against patched, in guest ins
 	@harness/small-folios.sh
 docs: ## the kernel's documentation that the series touch, with Sphinx: no new warning against base
 	@harness/docs.sh
-watch: ## which write faults after fork() reuse, copy or fall back on this running system; PID= INTERVAL=
+watch: ## which write faults after fork() reuse, copy or fall back on this running system; PID= INTERVAL= DURATION=
 	@harness/watch.sh
 lint: ## under a minute, builds no kernel: mails, checkpatch, shellcheck, kernel-doc, tests of the harness
 	@harness/lint.sh

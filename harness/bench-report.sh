@@ -145,7 +145,7 @@ readme_table() {
 		   "1of32": "all of 1/32", "6of32": "all of 6/32", "6of32-random": "all of 6/32, scattered"} as $stores
 		| [["reuse", 2048, "seq random 1per64k 1per2m 2per2m 4per2m 8per2m 16per2m"], ["reuse", 64, "seq 1per64k 1per2m"], ["reuse", 4, "seq"],
 		   ["copy", 2048, "seq random 1per64k 1per2m 2per2m 4per2m 8per2m 16per2m"], ["copy", 64, "seq 1per64k 1per2m"], ["copy", 4, "seq"],
-		   ["last", 2048, "1of32 6of32 6of32-random"], ["zero", 64, "seq 1per64k 1per2m"], ["zero", 4, "seq"]] as $wanted
+		   ["last", 2048, "1of32 6of32 6of32-random"], ["zero", 1024, "1per2m"], ["zero", 64, "seq 1per64k 1per2m"], ["zero", 4, "seq"]] as $wanted
 		| map(select(.arch == "x86_64")) as $all
 		| [$wanted[] | . as [$mode, $size, $patterns] | $patterns | split(" ")[] | . as $pattern
 			| ($all | map(select(.mode == $mode and .size_kb == $size and .pattern == $pattern))
@@ -177,7 +177,7 @@ unit=instructions
 
 	\`patched\` is the series as it is by default; \`always\` copies a block of 64K in each fault
 	of mode \`copy\` (debugfs cow/copy). \`khugepaged\` is the base with a khugepaged that never
-	sleeps. In mode \`copy\` it gets up to 200 million instructions behind the stores to put
+	sleeps. In mode \`copy\` it gets at least 200 million instructions behind the stores to put
 	all into huge pages again, which the last table shows. It does nothing where huge
 	pages of PMD size (2M) are not enabled.
 

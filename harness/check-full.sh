@@ -33,7 +33,10 @@ parts() {
 		arm64-64k|1500|own tests on arm64 with pages of 64K|ARCH=arm64 CONFIG=64k $own kselftest.sh
 		stress-debug|900|cow_stress for 10 minutes on the debug kernel|CONFIG=debug DURATION=600 stress.sh
 		small-folios|600|page faults on small folios against base, in guest instructions|small-folios.sh
-		steps|2400|each patch by itself in all configs|steps.sh
+		steps|2400|each patch by itself in all configs, clang at the last one of each series|steps.sh
+		step-tests|3600|each patch booted, with the tests that there are at it|LIMIT=3000 step-tests.sh
+		coverage|1200|lines of the series that no test reaches, by gcov|coverage.sh
+		cocci|2400|coccicheck of mm/ against base|cocci.sh
 		docs|600|htmldocs of the touched pages against base|docs.sh
 	PARTS
 }
@@ -59,20 +62,21 @@ due() {
 	say 0
 }
 
-# put_result PART PASSED FAILED SKIPPED SECONDS
-put_result() {
-	local line
+# put_result PART PASSED FAILED SKIPPED SECONDS; other parts may run at the same time.
+put_result() (
+	lock check-full
 	line=$(printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s' "$1" "$(date -u +%FT%TZ)" "$id" "$BASE_VERSION" "$2" "$3" "$4" "$5")
 	{
 		[[ ! -e $results ]] || awk -F'\t' -v part="$1" '$1 != part' "$results"
 		say "$line"
 	} | put_file "$results"
-}
+)
 
 # run_part NAME LEFT COMMAND
 run_part() {
 	local name=$1 left=$2 command=$3 log=$LOGDIR/full-$1.log start=$SECONDS rc=0 counts p f s
 
+	lock "full-$name"
 	say "=== $name: at most $left s; log: build/log/full-$name.log"
 	timeout -k 60 "$left" bash -c "exec env PATH=$(quoted "$HARNESS:$PATH") $command" \
 		>"$log" 2>&1 </dev/null || rc=$?
@@ -115,7 +119,6 @@ report() {
 }
 
 mkdir -p "$LOGDIR"
-lock check-full
 id=$(series_id)
 names=$(parts | cut -d'|' -f1 | tr '\n' ' ')
 PARTS=${PARTS:-$names}
@@ -138,7 +141,10 @@ while read -r _ name; do
 	run_part "$name" "$left" "$command"
 done < <(parts | while IFS='|' read -r name _; do say "$(due "$name") $name"; done | sort -s -n -k1,1)
 
-report | put_file "$ROOT/results/check-full.md"
+(
+	lock check-full
+	report | put_file "$ROOT/results/check-full.md"
+)
 say "=== results/check-full.md"
 [[ ${#cut[@]} -eq 0 ]] || say "cut off at the limit of $LIMIT s: ${cut[*]}"
 [[ ${#waiting[@]} -eq 0 ]] || say "not run, as the time would not do: ${waiting[*]}"

@@ -247,7 +247,7 @@ redis_text() {
 
 	### Latency of redis-benchmark
 
-	**This is time in an emulator (TCG), not that of a machine**, but with KVM=1 or NATIVE=1: what
+	**This is time in an emulator (TCG), not that of a machine**, except with KVM=1 or NATIVE=1: what
 	one fault costs is not to be seen in it. To 0.1 ms; 8 clients; the child is held.
 
 	TEXT
