@@ -41,7 +41,7 @@ lint: ## under a minute, builds no kernel: mails, checkpatch, shellcheck, kernel
 	@harness/lint.sh
 steps: ## build each patch: W=1 and sparse, more configs with FULL=1; FROM=HEAD~2: the last two
 	@harness/steps.sh
-step-tests: ## boot each patch and run the tests that there are at it, for LIMIT=3600 seconds; goes on where it ended
+step-tests: ## boot each patch and run the tests that there are at it, for LIMIT=3600 seconds, then on where it ended; FROM=series~3
 	@harness/step-tests.sh
 coverage: ## which lines of the series no test reaches (gcov); writes results/coverage.md
 	@harness/coverage.sh

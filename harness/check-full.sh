@@ -42,7 +42,7 @@ parts() {
 }
 
 series_id() {
-	local paths=(series mm tools Documentation include)
+	local paths=(series mm tools Documentation include ':!series/*/0000-cover-letter.patch')
 
 	printf '%s%s\n' "$(git -C "$ROOT" log -1 --format=%h -- "${paths[@]}")" \
 		"$(git -C "$ROOT" diff --quiet HEAD -- "${paths[@]}" || echo -dirty)"

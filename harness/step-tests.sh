@@ -2,7 +2,8 @@
 # step-tests.sh - make step-tests: boot the kernel of each patch (x86-64, CONFIG=test), and
 # run what of the project's own tests there is at that patch, and upstream's `cow`. It
 # goes on for LIMIT= seconds (3600; the last patch that it begins is run to its end), and
-# the next run with the patches that have no result.
+# the next run with the patches that have no result. FROM= is a commit of build/linux:
+# the patches behind it are looked at (FROM=series~3: the last three).
 #
 # results/step-tests.tsv has the results: patch, what the code and tests were (a hash),
 # passed, failed and skipped cases, date, subject. A patch whose code is another now, or
@@ -75,9 +76,11 @@ run_tests() {
 mapfile -t patches < <(series_lines | cut -d' ' -f1)
 mapfile -t commits < <(git -C "$TREE" rev-list --reverse base..series)
 ((${#patches[@]} == ${#commits[@]})) || die "build/linux and series/ differ; make refresh, or make tree"
+nr=$(git -C "$TREE" rev-list --count "${FROM:-base}..series" 2>/dev/null) || die "FROM=$FROM: no commit of build/linux"
+((nr && nr <= ${#commits[@]})) || die "FROM=$FROM: not a patch of the series"
 
 passed=0 failed=0 skipped=0
-for i in "${!commits[@]}"; do
+for ((i = ${#commits[@]} - nr; i < ${#commits[@]}; i++)); do
 	[[ ${patches[i]} =~ ^([^/]+)/([0-9]{4}) ]]
 	patch=${BASH_REMATCH[1]}/${BASH_REMATCH[2]}
 	hash=$(hash_of "${commits[i]}")
