@@ -799,6 +799,8 @@ static inline void stop_khugepaged(unsigned long orders)
 	thp.thp_enabled = THP_NEVER;
 	thp.thp_defrag = THP_DEFRAG_ALWAYS;
 	thp.khugepaged.pages_to_scan = 1;
+	/* Should it wake up all the same, as it does for the first process with work. */
+	thp.khugepaged.max_ptes_shared = 0;
 	thp.khugepaged.scan_sleep_millisecs = 3600 * 1000;
 	for (int i = 0; i < NR_ORDERS; i++)
 		thp.hugepages[i].enabled = THP_NEVER;
