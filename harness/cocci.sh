@@ -15,18 +15,9 @@ base=$(git -C "$BUILD/linux" rev-parse 'base^{commit}')
 tree=$BUILD/trees/cocci
 known=$CACHE/cocci-$base
 
-checkout() {
-	if [[ ! -e $tree/.git ]]; then
-		rm -rf "$tree"
-		git -C "$BUILD/linux" worktree prune
-		run_logged cocci-tree git -C "$BUILD/linux" worktree add -f --detach "$tree" "$base"
-	fi
-	git -C "$tree" checkout -q -f --detach "$1"
-}
-
 # reports COMMIT NAME: without line numbers, which differ.
 reports() {
-	checkout "$1"
+	worktree cocci "$1"
 	rm -f "$tree/coccicheck.debug"
 	run_logged "cocci-$2" make -C "$tree" coccicheck M=mm MODE=report "J=$JOBS" DEBUG_FILE="$LOGDIR/cocci-$2.debug"
 	# Without this line, spatch has looked at nothing.

@@ -23,12 +23,7 @@ need_space "$BUILD" 4000
 
 tree=$BUILD/trees/gcov
 head=$(git -C "$BUILD/linux" rev-parse HEAD)
-if [[ ! -e $tree/.git ]]; then
-	rm -rf "$tree"
-	git -C "$BUILD/linux" worktree prune
-	run_logged gcov-tree git -C "$BUILD/linux" worktree add -f --detach "$tree" "$head"
-fi
-git -C "$tree" checkout -q -f --detach "$head"
+worktree gcov "$head"
 mapfile -t touched < <(git -C "$tree" diff --name-only --diff-filter=d base HEAD -- 'mm/*.c' 'arch/x86/mm/*.c' |
 	grep -v '^mm/tests/')
 for file in "${touched[@]}"; do

@@ -149,6 +149,19 @@ begin_build() {
 	trap "rm -f $(quoted "$1/.unfinished")" EXIT
 }
 
+# worktree NAME COMMIT: build/trees/NAME becomes a work tree of build/linux at COMMIT.
+# Only files that differ are written, so that the next build compiles no others.
+worktree() {
+	local dir=$BUILD/trees/$1
+
+	if [[ ! -e $dir/.git ]]; then
+		rm -rf "$dir"
+		git -C "$BUILD/linux" worktree prune
+		run_logged "$1-tree" git -C "$BUILD/linux" worktree add -f --detach "$dir" "$2"
+	fi
+	git -C "$dir" checkout -q -f --detach "$2"
+}
+
 # Compiler cache: the trees differ in few files, and the object directories
 # lie where relative paths are the same for all trees (see kernel.sh).
 use_ccache() {

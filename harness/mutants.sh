@@ -28,12 +28,7 @@ field() { sed -n "/^---\$/q; s/^$2: //p" "$1"; }
 
 # The patched tree with one breach; the objects of the last one stay.
 mutate() {
-	if [[ ! -e $tree/.git ]]; then
-		rm -rf "$tree"
-		git -C "$BUILD/linux" worktree prune
-		run_logged mutant-tree git -C "$BUILD/linux" worktree add -f --detach "$tree" series
-	fi
-	git -C "$tree" checkout -q -f --detach series
+	worktree mutant series
 	git -C "$tree" apply "$1"
 }
 

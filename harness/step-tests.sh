@@ -51,19 +51,10 @@ put_result() {
 	} | sort -V | put_file "$results"
 }
 
-checkout() {
-	if [[ ! -e $tree/.git ]]; then
-		rm -rf "$tree"
-		git -C "$TREE" worktree prune
-		run_logged step-tree git -C "$TREE" worktree add -f --detach "$tree" "$1"
-	fi
-	git -C "$tree" checkout -q -f --detach "$1"
-}
-
-# Only files of which the content changes are compiled again.
+# run_tests COMMIT NAME: sets counts.
 run_tests() {
 	local test tests=cow log=$LOGDIR/step-tests-$2.log
-	checkout "$1"
+	worktree step "$1"
 	for test in $OWN_TESTS; do
 		[[ ! -e $tree/tools/testing/selftests/mm/$test.c ]] || tests+=" $test"
 	done

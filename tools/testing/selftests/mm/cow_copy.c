@@ -2053,12 +2053,15 @@ TEST_F_TIMEOUT(cow_copy, traced_fallback, TIMEOUT)
 	if (!has_policy() || !trace_start())
 		SKIP(return, "no tracepoint cow_fault");
 	child_start(_metadata, self, &child, nothing, has_old);
-	if (fail_allocations(MIN_ORDER)) {
-		put(self->mem, self->k, NEW + self->k);
-		fail_no_allocations();
-		EXPECT_EQ(traced("cow_fault: "), 1);
-		EXPECT_EQ(traced("action=fallback reason=memory nr_pages=1\n"), 1);
+	if (!fail_allocations(MIN_ORDER)) {
+		trace_stop();
+		child_finish(_metadata, &child);
+		SKIP(return, "no fault injection for page allocation");
 	}
+	put(self->mem, self->k, NEW + self->k);
+	fail_no_allocations();
+	EXPECT_EQ(traced("cow_fault: "), 1);
+	EXPECT_EQ(traced("action=fallback reason=memory nr_pages=1\n"), 1);
 	trace_stop();
 	child_finish(_metadata, &child);
 }

@@ -671,8 +671,11 @@ static inline bool has_failed(int fd)
 	char left = '0';
 
 	/* Where copies to user space can fail, too, the one that is left fails here. */
-	if (pread(fd, &left, 1, 0) != 1)
+	if (pread(fd, &left, 1, 0) != 1) {
+		if (errno != EFAULT)
+			ksft_exit_fail_perror(FAIL_NTH_FILE);
 		left = '1';
+	}
 	if (pwrite(fd, "0", 1, 0) != 1)
 		ksft_exit_fail_perror(FAIL_NTH_FILE);
 	close(fd);
