@@ -22,7 +22,7 @@ packages() {
 	send) echo git git-email libmailtools-perl ;;
 	docs) echo git make python3 python3-sphinx ;;
 	clang) echo clang-19 ;;
-	cocci) echo coccinelle ;;
+	cocci) echo coccinelle ocaml-findlib ocaml ;;
 	*) die "$1: unknown group; choose from: source build vm lint arm64 bench demo kunit send docs clang cocci" ;;
 	esac
 }

@@ -38,6 +38,8 @@
 #define MAX_THREADS	16
 #define THREAD_FORKS	10	/* while they run */
 #define MIN_MEET	64	/* pages that threads share at least */
+#define WATCHED		8	/* pages that a thread looks at again and again, */
+#define LOOKS		64	/* so many times, without a pause */
 #define HANG_SECONDS	300
 
 /* Stamps of threads tell the page, and are counted. */
@@ -549,6 +551,20 @@ static void thread_check(size_t page)
 	}
 }
 
+/*
+ * Look at the same pages for a while.  The CPU remembers where they are, and what is
+ * stored meanwhile must be seen: a thread on another CPU may make a copy of them.
+ */
+static void thread_watch(__u64 *rng)
+{
+	size_t pages[WATCHED];
+
+	for (int i = 0; i < WATCHED; i++)
+		pages[i] = threads.from + below(rng, threads.nr);
+	for (int i = 0; i < WATCHED * LOOKS; i++)
+		thread_check(pages[i % WATCHED]);
+}
+
 static void *thread_main(void *arg)
 {
 	const size_t id = (size_t)arg;
@@ -560,8 +576,7 @@ static void *thread_main(void *arg)
 
 		for (; run-- && page < NR; page += opts.threads + 1)
 			thread_store(page);
-		for (int i = 0; i < 8; i++)
-			thread_check(threads.from + below(rng, threads.nr));
+		thread_watch(rng);
 		/* The others need the CPU as well. */
 		usleep(100);
 	}
