@@ -5,6 +5,7 @@
 #	Rule: what the code promises, or why nothing shows
 #	Mutation: how it is broken
 #	Test: the program that is run
+#	Args: its arguments, where it has some
 #	Caught-by: the tests that have to fail, or: nothing
 #
 # and behind a line "---" the change to build/linux. With "nothing", all tests have to
@@ -72,7 +73,7 @@ for file in "${files[@]}"; do
 		result='not ok'
 	else
 		rm -f "$ktap"
-		KERNEL=mutant CONFIG=test ARCH=x86_64 TESTS=$(field "$file" Test) \
+		KERNEL=mutant CONFIG=test ARCH=x86_64 TESTS=$(field "$file" Test) TEST_ARGS=$(field "$file" Args) \
 			"$HARNESS/kselftest.sh" >"$LOGDIR/mutant-$name.log" 2>&1 || true
 		if [[ ! -e $ktap ]]; then
 			tail -n 20 "$LOGDIR/mutant-$name.log" | sed 's/^/# /'

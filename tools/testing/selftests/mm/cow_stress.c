@@ -4,7 +4,7 @@
  * to their memory in large folios. Each process knows what it has to see, and looks.
  *
  * A family does what its seed says: each process of it has a sequence of steps of its
- * own. Families start one after the other, several at a time, with seed, seed + 1, ...
+ * own. Families start one after the other, up to -f at a time, with seed, seed + 1, ...
  * What goes wrong is told with the seed, the process (1 is the first one of the family,
  * 1.2.1 the first child of its second child), the step, and how to run that family again;
  * how the steps of several processes interleave is the scheduler's.
@@ -38,8 +38,7 @@
 #define MAX_THREADS	16
 #define THREAD_FORKS	10	/* while they run */
 #define MIN_MEET	64	/* pages that threads share at least */
-#define WATCHED		8	/* pages that a thread looks at again and again, */
-#define LOOKS		64	/* so many times, without a pause */
+#define MEET_TRIES	100	/* until all of them look at one page, a pause of 100 us each */
 #define HANG_SECONDS	300
 
 /* Stamps of threads tell the page, and are counted. */
@@ -252,6 +251,19 @@ static bool op_dontneed(size_t from, size_t to)
 	munlock(addr_of(from), (to - from) * psize());
 	if (madvise(addr_of(from), (to - from) * psize(), MADV_DONTNEED))
 		fail("MADV_DONTNEED: %s", strerror(errno));
+	for (size_t i = from; i < to; i++) {
+		me.value[i] = 0;
+		me.lazy[i] = false;
+	}
+	return true;
+}
+
+/* New memory, for which soft-dirty is not tracked. */
+static bool op_map(size_t from, size_t to)
+{
+	if (mmap(addr_of(from), (to - from) * psize(), PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != addr_of(from))
+		fail("mmap: %s", strerror(errno));
 	for (size_t i = from; i < to; i++) {
 		me.value[i] = 0;
 		me.lazy[i] = false;
@@ -513,6 +525,9 @@ static struct {
 	/* They stay in these pages, so that they meet. */
 	size_t from;
 	size_t nr;
+	/* A page that all look at, or NR, and how many do. */
+	size_t meet;
+	unsigned int here;
 	bool stop;
 } threads;
 
@@ -552,17 +567,35 @@ static void thread_check(size_t page)
 }
 
 /*
- * Look at the same pages for a while.  The CPU remembers where they are, and what is
- * stored meanwhile must be seen: a thread on another CPU may make a copy of them.
+ * Look at one page without a pause.  The CPU remembers where it is, and what is stored
+ * meanwhile must be seen: a thread on another CPU may make a copy of it.
  */
-static void thread_watch(__u64 *rng)
+static void thread_meet(size_t page)
 {
-	size_t pages[WATCHED];
+	thread_check(page);
+	__atomic_add_fetch(&threads.here, 1, __ATOMIC_RELAXED);
+	while (__atomic_load_n(&threads.meet, __ATOMIC_RELAXED) == page)
+		thread_check(page);
+}
 
-	for (int i = 0; i < WATCHED; i++)
-		pages[i] = threads.from + below(rng, threads.nr);
-	for (int i = 0; i < WATCHED * LOOKS; i++)
-		thread_check(pages[i % WATCHED]);
+static void meet_threads(void)
+{
+	const size_t page = own_page(&me.rng, opts.threads);
+
+	if (page == NR)
+		return;
+	__atomic_store_n(&threads.here, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&threads.meet, page, __ATOMIC_RELAXED);
+	for (int i = 0; i < MEET_TRIES; i++) {
+		if (__atomic_load_n(&threads.here, __ATOMIC_RELAXED) == opts.threads)
+			break;
+		usleep(100);
+	}
+	thread_store(page);
+	/* Let them look. */
+	for (int i = 0; i < MEET_TRIES; i++)
+		thread_check(page);
+	__atomic_store_n(&threads.meet, NR, __ATOMIC_RELAXED);
 }
 
 static void *thread_main(void *arg)
@@ -576,7 +609,11 @@ static void *thread_main(void *arg)
 
 		for (; run-- && page < NR; page += opts.threads + 1)
 			thread_store(page);
-		thread_watch(rng);
+		for (int i = 0; i < 8; i++)
+			thread_check(threads.from + below(rng, threads.nr));
+		page = __atomic_load_n(&threads.meet, __ATOMIC_RELAXED);
+		if (page < NR)
+			thread_meet(page);
 		/* The others need the CPU as well. */
 		usleep(100);
 	}
@@ -649,11 +686,16 @@ static void beside_threads(size_t from, size_t to)
 	usleep(1000 * pick(10));
 }
 
-static void start_threads(pthread_t *ids, size_t from, size_t to)
+static void choose_meeting(size_t from, size_t to)
 {
-	memset(threads.published, 0, sizeof(threads.published));
 	threads.nr = to - from < MIN_MEET ? MIN_MEET : to - from;
 	threads.from = from < NR - threads.nr ? from : NR - threads.nr;
+}
+
+static void start_threads(pthread_t *ids)
+{
+	memset(threads.published, 0, sizeof(threads.published));
+	threads.meet = NR;
 	threads.stop = false;
 	for (size_t i = 0; i < opts.threads; i++) {
 		threads.rng[i] = pick(-1UL);
@@ -681,9 +723,16 @@ static bool op_threads(size_t from, size_t to)
 	pid_t pid;
 	int go;
 
-	start_threads(ids, from, to);
+	choose_meeting(from, to);
+	/* What was written and forked often is in small folios. */
+	if (pick(4)) {
+		op_map(threads.from, threads.from + threads.nr);
+		op_ascend(threads.from, threads.from + threads.nr);
+	}
+	start_threads(ids);
 	for (int i = 0; i < THREAD_FORKS; i++) {
 		pid = fork_snapshot(&go);
+		meet_threads();
 		beside_threads(from, to);
 		end_snapshot(pid, go);
 	}
@@ -699,11 +748,12 @@ static const struct op ops[] = {
 	{ "check", op_check, 8 },
 	{ "same", op_same, 3 },
 	{ "dontneed", op_dontneed, 5 },
+	{ "map", op_map, 4 },
 	{ "free", op_free, 3 },
 	{ "advise", op_advise, 12 },
 	{ "lock", op_lock, 2 },
 	{ "unlock", op_unlock, 3 },
-	{ "soft_dirty", op_soft_dirty, 2 },
+	{ "soft_dirty", op_soft_dirty, 1 },
 	{ "split", op_split, 3 },
 	{ "migrate", op_migrate, 3 },
 	{ "reclaim", op_reclaim, 3 },
@@ -820,6 +870,12 @@ static void change_settings(__u64 *rng)
 	try_set("/sys/kernel/mm/ksm/run", below(rng, 3) ? "1" : "0");
 }
 
+/* One at a time leaves the CPUs to its threads; then two at a time, and so on. */
+static unsigned int families_at_once(__u64 seed)
+{
+	return 1 + seed / opts.families % opts.families;
+}
+
 /* Run families until the time is over, or one fails. False: one has failed. */
 static bool run_families(void)
 {
@@ -830,7 +886,7 @@ static bool run_families(void)
 	int status;
 
 	while (running || more) {
-		for (; running < opts.families && more; running++) {
+		for (; running < families_at_once(seed) && more; running++) {
 			start_family(seed++);
 			more = !opts.replay;
 		}
