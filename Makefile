@@ -11,7 +11,7 @@ VARIABLES = KERNEL CONFIG ARCH TESTS LINUX SERIES SIGNOFF JOBS BUILD DIR BRANCH 
 	FORCE FRESH DISCARD FULL CONFIGS FROM PARTS RUNS VM MUTANTS QUICK QUICK_SECONDS \
 	DURATION SEED REPLAY NATIVE KVM FORKS CASES DEMO_COLUMNS LIMIT INTERVAL PID ROUNDS BOOTS \
 	BENCH_ARGS BENCH_PROGRAMS BENCH_COLUMNS RESULTS TEST_ARGS TEST_LIMIT VM_CPUS VM_MEM \
-	VM_TIMEOUT VM_APPEND IMAGE DEBIAN_MIRROR
+	VM_TIMEOUT VM_APPEND IMAGE DEBIAN_MIRROR COCCI
 $(foreach v,$(VARIABLES),$(if $($(v)),$(eval export $(v))))
 
 help: ## list the targets
@@ -45,7 +45,7 @@ step-tests: ## boot each patch and run the tests that there are at it, for LIMIT
 	@harness/step-tests.sh
 coverage: ## which lines of the series no test reaches (gcov); writes results/coverage.md
 	@harness/coverage.sh
-cocci: ## coccicheck for mm/: nothing new against base
+cocci: ## coccicheck for mm/: nothing new against base; COCCI="misc/*" picks some
 	@harness/cocci.sh
 kunit: ## the KUnit tests with kunit.py on UML
 	@harness/kunit.sh

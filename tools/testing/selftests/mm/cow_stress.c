@@ -4,7 +4,7 @@
  * to their memory in large folios. Each process knows what it has to see, and looks.
  *
  * A family does what its seed says: each process of it has a sequence of steps of its
- * own. Families start one after the other, up to -f at a time, with seed, seed + 1, ...
+ * own. Families start one after the other, several at a time, with seed, seed + 1, ...
  * What goes wrong is told with the seed, the process (1 is the first one of the family,
  * 1.2.1 the first child of its second child), the step, and how to run that family again;
  * how the steps of several processes interleave is the scheduler's.
@@ -870,10 +870,10 @@ static void change_settings(__u64 *rng)
 	try_set("/sys/kernel/mm/ksm/run", below(rng, 3) ? "1" : "0");
 }
 
-/* One at a time leaves the CPUs to its threads; then two at a time, and so on. */
-static unsigned int families_at_once(__u64 seed)
+/* The first one is alone for its time: its threads have the CPUs. */
+static bool may_start(__u64 seed, unsigned int running)
 {
-	return 1 + seed / opts.families % opts.families;
+	return running < (seed == opts.seed + 1 ? 1 : opts.families);
 }
 
 /* Run families until the time is over, or one fails. False: one has failed. */
@@ -886,7 +886,7 @@ static bool run_families(void)
 	int status;
 
 	while (running || more) {
-		for (; running < families_at_once(seed) && more; running++) {
+		for (; may_start(seed, running) && more; running++) {
 			start_family(seed++);
 			more = !opts.replay;
 		}
