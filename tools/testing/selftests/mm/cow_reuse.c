@@ -619,19 +619,20 @@ static int second_folio_has_old(struct _test_data_cow_reuse *self)
 
 /*
  * Map two folios that follow each other in memory, too, as one range. The
- * pieces of a folio that was split do.
+ * halves of a folio that was split do.
  */
 static bool map_two_folios(struct __test_metadata *_metadata,
 			   struct _test_data_cow_reuse *self)
 {
+	const size_t size = 2 * self->size;
 	char *mem = self->base + 3 * self->pmd;
 	char cmd[96];
 
-	if (access(SPLIT_FILE, W_OK) || 2 * self->size > self->pmd)
+	if (access(SPLIT_FILE, W_OK) || size > self->pmd)
 		return false;
-	alloc_folio(_metadata, self, mem, self->pmd);
+	alloc_folio(_metadata, self, mem, size);
 	snprintf(cmd, sizeof(cmd), "%d,0x%lx,0x%lx,%d", getpid(),
-		 (unsigned long)mem, (unsigned long)(mem + self->pmd),
+		 (unsigned long)mem, (unsigned long)(mem + size),
 		 sz2ord(self->size, psize()));
 	write_file(SPLIT_FILE, cmd, strlen(cmd) + 1);
 	ASSERT_TRUE(is_folio(self, mem, self->nr));
