@@ -1,7 +1,7 @@
 #!/bin/bash
 # cocci.sh - make cocci: the kernel's coccicheck for mm/ (MODE=report). Each semantic
 # patch that reports something of the patched tree is run on base as well: what is
-# reported of the one and not of the other is a failure. 20 minutes on two cores.
+# reported of the one and not of the other is a failure.
 # COCCI="misc/*" picks some.
 
 # shellcheck source=harness/lib.sh
