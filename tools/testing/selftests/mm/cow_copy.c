@@ -2542,15 +2542,6 @@ static void next_step(struct reader *reader)
 	__atomic_add_fetch(&reader->step, 1, __ATOMIC_RELEASE);
 }
 
-static void run_on(int cpu)
-{
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	CPU_SET(cpu, &cpus);
-	sched_setaffinity(0, sizeof(cpus), &cpus);
-}
-
 static void *read_old_and_new(void *arg)
 {
 	struct reader *reader = arg;

@@ -245,16 +245,22 @@ static bool op_same(size_t from, size_t to)
 
 /* Steps: what takes pages away */
 
+/* What was written to these pages is gone. */
+static void expect_zero(size_t from, size_t to)
+{
+	for (size_t i = from; i < to; i++) {
+		me.value[i] = 0;
+		me.lazy[i] = false;
+	}
+}
+
 static bool op_dontneed(size_t from, size_t to)
 {
 	/* Of locked pages some would be taken, and the rest refused. */
 	munlock(addr_of(from), (to - from) * psize());
 	if (madvise(addr_of(from), (to - from) * psize(), MADV_DONTNEED))
 		fail("MADV_DONTNEED: %s", strerror(errno));
-	for (size_t i = from; i < to; i++) {
-		me.value[i] = 0;
-		me.lazy[i] = false;
-	}
+	expect_zero(from, to);
 	return true;
 }
 
@@ -264,10 +270,7 @@ static bool op_map(size_t from, size_t to)
 	if (mmap(addr_of(from), (to - from) * psize(), PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != addr_of(from))
 		fail("mmap: %s", strerror(errno));
-	for (size_t i = from; i < to; i++) {
-		me.value[i] = 0;
-		me.lazy[i] = false;
-	}
+	expect_zero(from, to);
 	return true;
 }
 

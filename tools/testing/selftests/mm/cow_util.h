@@ -724,6 +724,15 @@ static inline int __printf(1, 2) traced(const char *fmt, ...)
 	return nr;
 }
 
+static inline void run_on(int cpu)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(cpu, &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+}
+
 /* A memory cgroup */
 
 #define CGROUP_ROOT	"/tmp/cow_cgroup"
