@@ -57,10 +57,15 @@ part tree - "$HARNESS/compose.sh"
 part lint "$REPORT/lint.ktap" "$HARNESS/lint.sh"
 part kernel - env KERNEL=patched CONFIG=test "$HARNESS/kernel.sh"
 part kunit "$REPORT/kunit.ktap" env VM=1 "$HARNESS/kunit.sh"
-# The VM leaves one of two cores idle most of the time; the compilers yield to it.
+# The VM leaves one of two cores idle most of the time; the compilers yield to it. In a
+# process group of its own, the part can be stopped with all that it started.
+set -m
 part steps "$REPORT/steps.ktap" env QUICK=1 nice -n 15 "$HARNESS/steps.sh" >"$REPORT/steps.out" 2>&1 &
+steps=$!
+set +m
+trap 'kill -- "-$steps" 2>/dev/null || true' EXIT
 part kselftest "$REPORT/patched-x86_64.ktap" env KERNEL=patched "TESTS=$OWN_TESTS $UPSTREAM_TESTS" "$HARNESS/kselftest.sh"
-wait "$!"
+wait "$steps"
 cat "$REPORT/steps.out"
 
 say "=== summary: build/report/summary.md, build/report/junit.xml"
