@@ -53,6 +53,7 @@ invocations() {
 "$HARNESS/selftests.sh"
 mm=$BUILD/$ARCH/kselftest/mm
 [[ $KERNEL != step ]] || mm=$BUILD/$ARCH/kselftest-step/mm
+mkdir -p "$BUILD/$ARCH/kselftest"
 list=$BUILD/$ARCH/kselftest/list-$KERNEL-$CONFIG
 name=$KERNEL-$ARCH
 [[ $CONFIG == test ]] || name+=-$CONFIG
