@@ -4,7 +4,8 @@
 #
 #   x86_64   everything on, W=1 and sparse     tiny    allnoconfig
 #   arm64    everything on                     no-thp  x86_64 without THP
-#   i386     32 bit, PAE, no debugfs            clang   x86_64 with clang, at the last patch of each series
+#   i386     32 bit, PAE, no debugfs            bench   x86_64 without debugging, as distributions have it
+#   clang    x86_64 with clang, at the last patch of each series
 #
 # The object directories are kept from patch to patch, so only what a patch
 # changes is compiled. Without W=1 a kernel has no warnings, so base is built
@@ -12,9 +13,10 @@
 # FROM= is a commit of build/linux, the patches behind it are built (HEAD~2: the last two).
 # FULL=1 links a kernel at each patch (x86_64), which finds what is missing at
 # link time but takes hours. QUICK=1, for `make check`: the other configs than x86_64
-# are built at the last patch of each series only. And after QUICK_SECONDS (600), on a
-# slow machine, x86_64 builds only what the series touch, but for the last patches, and
-# says so; and the others are built at the very last patch.
+# are built at the last patch of each series only, bench and clang not at all. And
+# after QUICK_SECONDS (600), on a slow machine, x86_64 builds only what the series
+# touch, but for the last patches, and says so; and the others are built at the very
+# last patch.
 # The results are build/report/steps.ktap.
 
 # shellcheck source=harness/lib.sh
@@ -23,7 +25,7 @@
 . "$HARNESS/series.sh"
 no_args "$@"
 
-ALL_CONFIGS='x86_64 tiny no-thp i386 arm64 clang'
+ALL_CONFIGS='x86_64 tiny no-thp i386 arm64 bench clang'
 CONFIGS=${CONFIGS:-$ALL_CONFIGS}
 for config in $CONFIGS; do
 	# shellcheck disable=SC2086
@@ -76,6 +78,7 @@ checkout() {
 fragments() {
 	case $1 in
 	tiny) return ;;
+	bench) cat "$HARNESS"/configs/{base,x86_64,bench}.config ;;
 	arm64) cat "$HARNESS"/configs/{base,arm64,test,patched}.config ;;
 	*) cat "$HARNESS"/configs/{base,x86_64,test,patched}.config ;;
 	esac
@@ -100,10 +103,13 @@ too_late() { ((SECONDS > QUICK_SECONDS)); }
 
 # left_out CONFIG COMMIT: is this build left out, by QUICK or always?
 left_out() {
-	if [[ $1 == clang ]]; then
+	case $1 in
+	bench) [[ ! $QUICK ]] || return 0 ;;
+	clang)
 		[[ $QUICK ]] || ! last_of_series "$2"
 		return
-	fi
+		;;
+	esac
 	[[ $QUICK && $1 != x86_64 && $2 != "${commits[-1]}" ]] && { too_late || ! last_of_series "$2"; }
 }
 
