@@ -6,6 +6,7 @@
 #
 # The last result of each part is kept in results/check-full.tsv, and results/check-full.md
 # shows them. A part that was cut off at the limit has none. Logs: build/log/full-*.log.
+# What failed of a part stands in results/failed-PART.log until the part passes.
 
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -72,6 +73,23 @@ put_result() (
 	} | put_file "$results"
 )
 
+# keep_failures NAME FAILED LOG: the failed cases with what is said before them, as
+# build/log/ has only the last run, and only on this machine.
+keep_failures() {
+	local kept=$ROOT/results/failed-$1.log
+
+	if (($2 == 0)); then
+		rm -f "$kept"
+		return
+	fi
+	{
+		say "# $1, series $id, kernel $BASE_VERSION, $(date -u +%FT%TZ)"
+		grep -B 30 -E '^(# )*not ok ' "$3" || tail -n 100 "$3"
+	} | sed -n 1,1000p | cut -c1-300 | put_file "$kept"
+	tail -n 15 "$kept"
+	say "=== $1: more in results/failed-$1.log"
+}
+
 # run_part NAME LEFT COMMAND
 run_part() {
 	local name=$1 left=$2 command=$3 log=$LOGDIR/full-$1.log start=$SECONDS rc=0 counts p f s
@@ -94,7 +112,7 @@ run_part() {
 	fi
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 	put_result "$name" "$p" "$f" "$s" $((SECONDS - start))
-	((f == 0)) || tail -n 15 "$log" | cut -c1-200
+	keep_failures "$name" "$f" "$log"
 	say "=== $name: $p passed, $f failed, $s skipped in $(elapsed $((SECONDS - start)))"
 }
 
