@@ -37,7 +37,7 @@ parts() {
 		steps|2400|each patch by itself in all configs, clang at the last one of each series|steps.sh
 		step-tests|3600|each patch booted, with the tests that there are at it|LIMIT=3000 step-tests.sh
 		coverage|1200|lines of the series that no test reaches, by gcov|coverage.sh
-		cocci|2400|coccicheck of mm/ against base|cocci.sh
+		cocci|2400|coccicheck of mm/ against base|LIMIT=3000 cocci.sh
 		docs|600|htmldocs of the touched pages against base|docs.sh
 	PARTS
 }

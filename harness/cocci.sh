@@ -1,12 +1,20 @@
 #!/bin/bash
 # cocci.sh - make cocci: the kernel's coccicheck for mm/ (MODE=report). Each semantic
 # patch that reports something of the patched tree is run on base as well: what is
-# reported of the one and not of the other is a failure.
-# COCCI="misc/*" picks some.
+# reported of the one and not of the other is a failure. It goes on for LIMIT= seconds
+# (7200; the last one that it begins is run to its end), and the next run with those
+# that have no result. COCCI="misc/*" picks some.
+#
+# results/cocci.tsv has what passed: semantic patch, what the code was (a hash),
+# the number of reports that base has too or "-" where it was skipped, date, why skipped.
 
 # shellcheck source=harness/lib.sh
 . "$(dirname "$0")/lib.sh"
 no_args "$@"
+
+LIMIT=${LIMIT:-7200}
+[[ $LIMIT =~ ^[1-9][0-9]*$ ]] || die "LIMIT=$LIMIT: a number of seconds is wanted"
+results=$ROOT/results/cocci.tsv
 
 "$HARNESS/deps.sh" source build cocci
 "$HARNESS/compose.sh"
@@ -15,15 +23,37 @@ mkdir -p "$LOGDIR" "$REPORT"
 tree=$BUILD/trees/cocci
 log=$LOGDIR/cocci.log
 
-# check COMMIT SCRIPT OUT: the reports of one semantic patch, without line numbers,
-# which differ.
-check() {
-	local out=$3.raw
+# What the reports depend on.
+hash_of() {
+	{
+		git -C "$BUILD/linux" ls-tree -d base -- mm include
+		git -C "$BUILD/linux" ls-tree -d series -- mm include
+		git -C "$BUILD/linux" ls-tree series -- "scripts/coccinelle/$1" scripts/coccicheck
+	} | sha1sum | cut -c1-16
+}
+
+# known NAME HASH: number of reports, date and reason of the last result, if it passed.
+known() {
+	[[ ! -e $results ]] || awk -F'\t' -v OFS='\t' -v name="$1" -v hash="$2" \
+		'$1 == name && $2 == hash { print $3, $4, $5 }' "$results"
+}
+
+# put_result NAME HASH REPORTS [WHY]
+put_result() {
+	{
+		[[ ! -e $results ]] || awk -F'\t' -v name="$1" '$1 != name' "$results"
+		printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$(date -u +%F)" "${4:-}"
+	} | LC_ALL=C sort | put_file "$results"
+}
+
+# reports COMMIT NAME OUT: those of one semantic patch, without line numbers, which differ.
+reports() {
+	local out=$3.raw script=scripts/coccinelle/$2
 
 	worktree cocci "$1" >>"$log"
 	rm -f "$3.debug"
-	make -C "$tree" coccicheck M=mm MODE=report "COCCI=$tree/$2" "J=$JOBS" "DEBUG_FILE=$3.debug" \
-		>"$out" 2>&1 </dev/null || say "coccicheck failed: $2" >>"$out"
+	make -C "$tree" coccicheck M=mm MODE=report "COCCI=$tree/$script" "J=$JOBS" "DEBUG_FILE=$3.debug" \
+		>"$out" 2>&1 </dev/null || say "coccicheck failed: $script" >>"$out"
 	cat "$out" "$3.debug" >>"$log"
 	# Without this line, spatch has looked at nothing.
 	grep -q 'Please check for false positives' "$out" || die "coccicheck did not run; see build/log/cocci.log"
@@ -32,38 +62,66 @@ check() {
 		LC_ALL=C sort -u >"$3"
 }
 
+# look NUMBER NAME HASH: run one of them, and say what there is to say in KTAP.
+look() {
+	local nr
+
+	reports series "$2" "$tmp/patched"
+	: >"$tmp/base"
+	[[ ! -s $tmp/patched ]] || reports base "$2" "$tmp/base"
+	LC_ALL=C comm -13 "$tmp/base" "$tmp/patched" >"$tmp/new"
+	nr=$(wc -l <"$tmp/patched")
+	if grep -q '^Skipping coccinelle' "$tmp/patched.raw"; then
+		put_result "$2" "$3" - "it requires another version of coccinelle"
+		say "ok $1 $2 # SKIP it requires another version of coccinelle"
+	elif grep -q '^coccicheck failed' "$tmp/patched"; then
+		say "not ok $1 $2 # it did not run; see build/log/cocci.log"
+	elif [[ -s $tmp/new ]]; then
+		sed 's/^/# new: /' "$tmp/new"
+		say "not ok $1 $2"
+	else
+		put_result "$2" "$3" "$nr"
+		say "# reports that base has too: $nr"
+		say "ok $1 $2"
+	fi
+}
+
+# one NUMBER NAME: run it, unless it is known, was not picked, or the time is over.
+one() {
+	local nr date why hash
+
+	# shellcheck disable=SC2053 # a pattern
+	[[ $2 == ${COCCI:-*} ]] || { say "ok $1 $2 # SKIP not picked by COCCI="; return; }
+	hash=$(hash_of "$2")
+	IFS=$'\t' read -r nr date why <<<"$(known "$2" "$hash")"
+	if [[ $nr == - ]]; then
+		say "ok $1 $2 # SKIP $why"
+	elif [[ $nr ]]; then
+		say "# reports that base has too: $nr; as run on $date"
+		say "ok $1 $2"
+	elif ((SECONDS > LIMIT)); then
+		say "ok $1 $2 # SKIP not run in $LIMIT seconds; make cocci goes on with it"
+	else
+		look "$1" "$2" "$hash"
+	fi
+}
+
 : >"$log"
 worktree cocci series
-mapfile -t scripts < <(cd "$tree" && grep -rlE --include='*.cocci' 'virtual[[:space:]]+report' scripts/coccinelle | LC_ALL=C sort)
-((${#scripts[@]})) || die "no semantic patches in $tree/scripts/coccinelle"
+mapfile -t names < <(cd "$tree/scripts/coccinelle" && grep -rlE --include='*.cocci' 'virtual[[:space:]]+report' . |
+	sed 's,^\./,,' | LC_ALL=C sort)
+((${#names[@]})) || die "no semantic patches in $tree/scripts/coccinelle"
 tmp=$(mktemp -d "$BUILD/cocci.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 {
 	say "TAP version 13"
-	say "1..${#scripts[@]}"
-	for i in "${!scripts[@]}"; do
-		name=${scripts[i]#scripts/coccinelle/}
-		# shellcheck disable=SC2053 # a pattern
-		[[ $name == ${COCCI:-*} ]] || { say "ok $((i + 1)) $name # SKIP not picked by COCCI="; continue; }
-		check series "${scripts[i]}" "$tmp/patched"
-		: >"$tmp/base"
-		[[ ! -s $tmp/patched ]] || check base "${scripts[i]}" "$tmp/base"
-		LC_ALL=C comm -13 "$tmp/base" "$tmp/patched" >"$tmp/new"
-		if grep -q '^Skipping coccinelle' "$tmp/patched.raw"; then
-			say "ok $((i + 1)) $name # SKIP it requires another version of coccinelle"
-		elif grep -q '^coccicheck failed' "$tmp/patched"; then
-			say "not ok $((i + 1)) $name # it did not run; see build/log/cocci.log"
-		elif [[ -s $tmp/new ]]; then
-			sed 's/^/# new: /' "$tmp/new"
-			say "not ok $((i + 1)) $name"
-		else
-			say "# reports that base has too: $(wc -l <"$tmp/patched")"
-			say "ok $((i + 1)) $name"
-		fi
+	say "1..${#names[@]}"
+	for i in "${!names[@]}"; do
+		one $((i + 1)) "${names[i]}"
 	done
 } | tee "$REPORT/cocci.ktap.tmp"
 # Of 7.3, there are reports.
-[[ ${COCCI:-} ]] || grep -q '^# reports that base has too: [1-9]' "$REPORT/cocci.ktap.tmp" ||
+grep -qE '^# reports that base has too: [1-9]|SKIP not' "$REPORT/cocci.ktap.tmp" ||
 	die "no semantic patch reported anything, not even of base; see build/log/cocci.log"
 mv "$REPORT/cocci.ktap.tmp" "$REPORT/cocci.ktap"
 "$HARNESS/report.py" count "$REPORT/cocci.ktap"
