@@ -45,76 +45,70 @@ trap 'rm -rf "$tmp"' EXIT
 repo=$tmp/git
 git_dir=$repo/.git
 clean_git init -q "$repo"
+empty_tree=$(clean_git --git-dir="$git_dir" mktree </dev/null)
 
 # header_from NAME-AND-EMAIL: the line as git writes it, encoded where needed.
 header_from() {
-	local tree commit mail=${1##*<}
-	tree=$(clean_git --git-dir="$git_dir" mktree </dev/null)
+	local commit mail=${1##*<}
 	commit=$(GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=${1% <*} \
 		GIT_AUTHOR_EMAIL=${mail%>} \
 		GIT_COMMITTER_NAME=$AUTHOR_NAME GIT_COMMITTER_EMAIL=$AUTHOR_EMAIL \
-		git --git-dir="$git_dir" commit-tree "$tree" </dev/null)
+		git --git-dir="$git_dir" commit-tree "$empty_tree" </dev/null)
 	clean_git --git-dir="$git_dir" show -s --format=email "$commit" | awk '/^From: / { f = 1 } /^Date: / { exit } f'
 }
 
 # whole_diff MAIL: what the mail changes, the new files included, by path.
 whole_diff() {
-	local mail=$1 states=$tmp/states/$1 tree empty part
+	local mail=$1 states=$tmp/states/$1 tree
 	split_mail "$SRC/series/$mail" "$tmp/mail"
 	if [[ -s $states ]]; then
 		export GIT_INDEX_FILE=$tmp/new-index
 		rm -f "$GIT_INDEX_FILE"
-		awk '{ print $1, $2 "\t" $3 }' "$states" | clean_git --git-dir="$git_dir" update-index --add --index-info
+		clean_git --git-dir="$git_dir" update-index --add --index-info <"$states"
 		tree=$(clean_git --git-dir="$git_dir" write-tree)
 		unset GIT_INDEX_FILE
-		empty=$(clean_git --git-dir="$git_dir" mktree </dev/null)
-		clean_git --git-dir="$git_dir" diff --no-renames --binary "$empty" "$tree" >>"$tmp/mail.diff"
+		clean_git --git-dir="$git_dir" diff --no-renames --binary "$empty_tree" "$tree" >>"$tmp/mail.diff"
 	fi
-	# One file a section, in git's order.
-	rm -rf "$tmp/parts"
-	mkdir "$tmp/parts"
-	awk -v dir="$tmp/parts" '
-		/^diff --git / { close(out); path = substr($4, 3); n++; out = dir "/" n
-			print path "\t" out >(dir "/list") }
-		{ print >out }' "$tmp/mail.diff"
-	[[ -e $tmp/parts/list ]] || return 0
-	LC_ALL=C sort -s -t $'\t' -k1,1 "$tmp/parts/list" | cut -f2 | while read -r part; do
-		cat "$part"
-	done
+	# One file a section, in git's order, which is that of bytes.
+	LC_ALL=C awk '
+		/^diff --git / { path[++n] = substr($4, 3) }
+		{ text[n] = text[n] $0 "\n" }
+		END {
+			for (i = 1; i <= n; i++) {
+				for (j = i; j > 1 && path[order[j - 1]] > path[i]; j--)
+					order[j] = order[j - 1]
+				order[j] = i
+			}
+			for (i = 1; i <= n; i++) printf "%s", text[order[i]]
+		}' "$tmp/mail.diff"
 }
 
-# The diffstat in the mail is git's; it is made anew where a whole file was
-# edited since.
+# fix_diffstat HEAD DIFF: HEAD with the diffstat of DIFF. The one in the mail is git's; it
+# is made anew where a whole file was edited since.
 fix_diffstat() {
-	local head=$1 diff=$2 want
-	want=$(clean_git apply --numstat "$diff" 2>/dev/null |
-		awk '$1 != "-" { a += $1; d += $2 } { n++ } END { print n + 0, a + 0, d + 0 }')
-	if awk -v want="$want" '
+	local head=$1 diff=$2 rc=0
+	clean_git apply --numstat "$diff" 2>/dev/null | awk '
+		FILENAME == "-" { if ($1 != "-") { a += $1; d += $2 } n++; next }
+		{ text = text $0 "\n" }
 		/^ [0-9]+ files? changed/ {
-			a = d = 0
+			found_a = found_d = 0
 			for (i = 4; i < NF; i++) {
-				if ($(i + 1) ~ /^insertion/) a = $i
-				if ($(i + 1) ~ /^deletion/) d = $i
+				if ($(i + 1) ~ /^insertion/) found_a = $i
+				if ($(i + 1) ~ /^deletion/) found_d = $i
 			}
-			found = $1 " " a " " d
+			same = $1 == n && found_a == a && found_d == d
 		}
-		END { exit found != want }' "$head"; then
-		cat "$head"
-	else
-		awk '/^---$/ { exit } { print }' "$head"
-		printf -- '---\n'
-		clean_git apply --stat --summary "$diff"
-		printf '\n'
-	fi
+		END { if (same) printf "%s", text; exit !same }' - "$head" || rc=$?
+	((rc)) || return 0
+	awk '/^---$/ { exit } { print }' "$head"
+	printf -- '---\n'
+	clean_git apply --stat --summary "$diff"
+	printf '\n'
 }
 
 # sign HEAD: the sender for the neutral author; his sign-off behind the tags.
 sign() {
 	local body
-	if [[ ! $SIGNOFF ]]; then
-		cat "$1"
-		return
-	fi
 	awk '/^$/ { exit } { print }' "$1" >"$tmp/header"
 	if ! grep -q '^Content-Type:' "$tmp/header" && grep -q '[^ -~]' <<<"$sender"; then
 		printf '%s\n' 'MIME-Version: 1.0' 'Content-Type: text/plain; charset=UTF-8' \
@@ -146,7 +140,11 @@ emit_cover() {
 	[[ -f $file ]] || die "series/$name has no $COVER (make refresh makes one)"
 	! grep -q '^\*\*\* BLURB HERE\|\*\*\* SUBJECT HERE' "$file" ||
 		warn "notice: the text of series/$name/$COVER is still to be written"
-	sign "$file" cover >"$head"
+	if [[ $SIGNOFF ]]; then
+		sign "$file" cover >"$head"
+	else
+		cat "$file" >"$head"
+	fi
 	if [[ ! ${DIR:-} ]]; then
 		# git am stops at a mail without a patch, with one exception: the
 		# folder data that pine wrote into an mbox, known by its author.
@@ -162,13 +160,19 @@ emit_cover() {
 	printf '\n'
 }
 
-emit() {
-	if [[ ${DIR:-} ]]; then
-		mkdir -p "$DIR/${1%/*}"
-		cat >"$DIR/$1"
-	else
-		cat
-	fi
+# begin_mail NAME: what is printed from here on is this mail.
+begin_mail() {
+	[[ ${DIR:-} ]] || return 0
+	[[ -d $DIR/${1%/*} ]] || mkdir -p "$DIR/${1%/*}"
+	exec >"$DIR/$1"
+}
+
+# add_prerequisite DIFF: the next series stands on it.
+add_prerequisite() {
+	local id
+	clean_git patch-id --stable <"$1" >"$tmp/id"
+	read -r id _ <"$tmp/id" || return 0
+	prerequisites+=("$id")
 }
 
 [[ $BASE_COMMIT =~ ^([0-9a-f]{40}|v[0-9.]+)$ ]] || die "harness/base.env: BASE_COMMIT is not a commit ID"
@@ -179,24 +183,25 @@ new_file_states "$git_dir" "$tmp/states"
 current=
 while read -r mail _; do
 	name=${mail%/*}
-	if [[ ${SERIES:-} && ${SERIES} != "$name" ]]; then
-		# A later series stands on this one.
-		if [[ $(printf '%s\n' "$name" "$SERIES" | sort -V | head -n 1) == "$name" ]]; then
-			whole_diff "$mail" >"$tmp/whole"
-			prerequisites+=("$(clean_git patch-id --stable <"$tmp/whole" | cut -d' ' -f1)")
-		fi
+	if [[ ${SERIES:-} && $SERIES != "$name" ]]; then
+		[[ ! $current ]] || break
+		whole_diff "$mail" >"$tmp/whole"
+		add_prerequisite "$tmp/whole"
 		continue
 	fi
 	if [[ $name != "$current" ]]; then
 		current=$name
-		emit_cover "$name" | emit "$name/$COVER"
+		begin_mail "$name/$COVER"
+		emit_cover "$name"
 	fi
 	whole_diff "$mail" >"$tmp/whole"
-	[[ ${SERIES:-} ]] || prerequisites+=("$(clean_git patch-id --stable <"$tmp/whole" | cut -d' ' -f1)")
-	fix_diffstat "$tmp/mail.head" "$tmp/whole" >"$tmp/fixed"
-	{
-		sign "$tmp/fixed" patch
-		cat "$tmp/whole"
-		printf '\n'
-	} | emit "$mail"
+	[[ ${SERIES:-} ]] || add_prerequisite "$tmp/whole"
+	begin_mail "$mail"
+	fix_diffstat "$tmp/mail.head" "$tmp/whole" >"$tmp/head"
+	if [[ $SIGNOFF ]]; then
+		sign "$tmp/head" patch >"$tmp/signed"
+		mv "$tmp/signed" "$tmp/head"
+	fi
+	cat "$tmp/head" "$tmp/whole"
+	printf '\n'
 done <<<"$lines"

@@ -84,25 +84,34 @@ ends() {
 # The same commits with the neutral author, as compose makes them.
 # Writes "<old commit> <new commit>" lines to $tmp/map.
 normalize() {
-	local commit date new=$1
-	: >"$tmp/map"
-	for commit in $(git -C "$TREE" rev-list --reverse "$1..HEAD"); do
-		date=$(git -C "$TREE" log -1 --format='%ad' --date=raw "$commit")
-		new=$(git -C "$TREE" log -1 --format=%B --encoding=UTF-8 "$commit" | clean_git stripspace |
-			commit_tree "$git_dir" "$(git -C "$TREE" rev-parse "$commit^{tree}")" "$new" "$date")
-		printf '%s %s\n' "$commit" "$new" >>"$tmp/map"
-	done
+	local base work=$tmp/normalize commit commits=() tree date text
+	mkdir "$work"
+	base=$(git -C "$TREE" rev-parse 'base^{commit}')
+	marks=0
+	while read -r commit && read -r tree && read -r date && IFS= read -r -d '' text; do
+		commits+=("$commit")
+		commit_head "$base" "$date" "$text"
+		printf 'M 040000 %s ""\n' "$tree"
+	done < <(git -C "$TREE" log -z --reverse --format='%H%n%T%n%aD%n%B' --encoding=UTF-8 "$base..HEAD") >"$work/stream"
+	import_commits
+	printf '%s\n' "${commits[@]}" | paste -d' ' - <(cut -d' ' -f2 "$work/marks") >"$tmp/map"
 }
 
 # A file that the series add and that is there at the end stands whole in the
 # repository: "<commit that adds it> <path>".
 whole_files() {
 	local file commit
+	local -A added
+	# The newest first, which is the one that counts.
+	while read -r commit file; do
+		[[ ${added[$file]:-} ]] || added[$file]=$commit
+	done < <(tree_git log --no-renames --diff-filter=A --format='commit %H' --name-only "base..$last" |
+		awk '/^commit / { c = $2; next } NF { print c, $0 }')
 	while read -r file; do
 		[[ $file != *[[:space:]\"\\]* ]] || die "$file: file names with spaces or quotes cannot be in a series"
 		[[ " $OWN " != *" ${file%%/*} "* ]] ||
 			die "$file: this repository has a ${file%%/*} of its own, the series cannot add one"
-		commit=$(tree_git log --no-renames --diff-filter=A --format=%H -1 "base..$last" -- "$file")
+		commit=${added[$file]:-}
 		[[ -n $commit ]] || die "$file: no commit adds it as a file (it replaces something of another kind); use another name"
 		printf '%s %s\n' "$commit" "$file"
 	done < <(tree_git diff --no-renames --diff-filter=A --name-only base "$last")
@@ -134,35 +143,44 @@ cover_letter() {
 	} >>"$5"
 }
 
-# What the mails carry: all but the whole files.
-without_files() {
-	awk -v files=" $1 " '
-		/^diff --git / { path = substr($3, 3); skip = index(files, " " path " ") }
-		!skip' "$2"
-}
-
 write_series() {
-	local name=$1 from=$2 to=$3 out=$tmp/root/series/$1 patch files count prefix commits i
+	local name=$1 from=$2 to=$3 out=$tmp/root/series/$1 prefix commits patches patch
 	mkdir -p "$out"
-	count=$(git -C "$TREE" rev-list --count "$from..$to")
-	cover_letter "$name" "$from" "$to" "$count" "$out/$COVER"
+	mapfile -t commits < <(git -C "$TREE" rev-list --reverse "$from..$to")
+	cover_letter "$name" "$from" "$to" "${#commits[@]}" "$out/$COVER"
 	prefix=$(sed -n '/^Subject: /{s/^Subject: \[\(.*\) 0\/[0-9]*\].*/\1/p;q}' "$out/$COVER")
 	tree_git format-patch -q -o "$tmp/mails/$name" -n --zero-commit --no-signature --no-renames --binary \
 		--no-notes --no-base --no-thread --no-attach --no-cover-letter --no-signoff \
 		--subject-prefix="$prefix" "$from..$to"
-	mapfile -t commits < <(git -C "$TREE" rev-list --reverse "$from..$to")
-	i=0
-	for patch in "$tmp/mails/$name"/*.patch; do
-		files=$(awk -v c="${commits[i]}" '$1 == c { printf "%s%s", s, $2; s = " " }' "$tmp/whole")
-		without_files "$files" "$patch" >"$out/${patch##*/}"
-		say "${patch##*/}${files:+  $files}" >>"$out/series"
-		i=$((i + 1))
+	patches=("$tmp/mails/$name"/*.patch)
+	for patch in "${patches[@]}"; do
+		[[ -s $patch ]] || die "${patch##*/}: this commit of build/linux changes nothing; drop it"
 	done
+	without_files
+}
+
+# without_files, for write_series: $out gets the mails less the whole files, and the list
+# of the mails with these files behind each.
+without_files() {
+	awk -v commits="${commits[*]}" -v out="$out" '
+		BEGIN { split(commits, commit, " ") }
+		FNR == NR && FILENAME == ARGV[1] { files[$1] = files[$1] " " $2; next }
+		FNR == 1 {
+			if (n) close(mail)
+			whole = files[commit[++n]] " "
+			name = FILENAME
+			sub(/.*\//, "", name)
+			mail = out "/" name
+			print name (whole == " " ? "" : " " substr(whole, 1, length(whole) - 1)) >(out "/series")
+			skip = 0
+		}
+		/^diff --git / { skip = index(whole, " " substr($3, 3) " ") }
+		!skip { print >mail }' "$tmp/whole" "${patches[@]}"
 }
 
 # Is series/ as written the same as the commits? Composing it must give them.
 verify() {
-	local commit new subject
+	local subject
 	mkdir "$tmp/verify"
 	(
 		SRC=$tmp/root
@@ -170,12 +188,8 @@ verify() {
 		printf '%s\n' "$COMPOSED" >"$tmp/composed"
 	) || die "the series as written cannot be composed again, see above; nothing was changed"
 	[[ $(<"$tmp/composed") != "$last" ]] || return 0
-	while read -r commit new; do
-		git -C "$TREE" log -1 --format=%T%n%B "$new"
-	done <"$tmp/map" >"$tmp/want"
-	for commit in $(git -C "$TREE" rev-list --reverse "base..$(<"$tmp/composed")"); do
-		git -C "$TREE" log -1 --format=%T%n%B "$commit"
-	done >"$tmp/got"
+	git -C "$TREE" log --reverse --format=%T%n%B "base..$last" >"$tmp/want"
+	git -C "$TREE" log --reverse --format=%T%n%B "base..$(<"$tmp/composed")" >"$tmp/got"
 	subject=$(diff -u "$tmp/want" "$tmp/got" | tail -n +3 | head -n 20) || true
 	die "a commit of build/linux does not survive as a mail; nothing was changed. A changelog must not have a
 line that is --- or starts with diff -, From: or Index:. In build/linux (-) and what comes back (+):
@@ -184,21 +198,24 @@ $subject"
 
 # install: bring $tmp/root over the repository.
 install_files() {
-	local old new file dir
+	local old new file dir changed=()
 	old=$(series_lines | sed 's/^[^ ]* *//' | tr ' ' '\n' | sed '/^$/d' | sort -u)
 	new=$(cut -d' ' -f2 "$tmp/whole" | sort -u)
 	git -C "$TREE" config harness.refreshing 1
 	while read -r file; do
-		if ! cmp -s "$tmp/root/$file" "$ROOT/$file" ||
-			[[ -x $tmp/root/$file && ! -x $ROOT/$file || ! -x $tmp/root/$file && -x $ROOT/$file ]] ||
-			[[ -L $tmp/root/$file || -L $ROOT/$file ]]; then
-			mkdir -p "$(dirname "$ROOT/$file")"
-			rm -f "$ROOT/$file"
-			cp -P --preserve=mode "$tmp/root/$file" "$ROOT/$file"
+		if [[ ! -e $ROOT/$file || -L $tmp/root/$file || -L $ROOT/$file ||
+			(-x $tmp/root/$file && ! -x $ROOT/$file) || (! -x $tmp/root/$file && -x $ROOT/$file) ]] ||
+			! cmp -s "$tmp/root/$file" "$ROOT/$file"; then
+			changed+=("$file")
 		fi
-	done < <(cd "$tmp/root" && find . -type f -o -type l | sed 's,^\./,,')
+	done < <(cd "$tmp/root" && find . \( -type f -o -type l \) -printf '%P\n')
+	if ((${#changed[@]})); then
+		(cd "$ROOT" && rm -f -- "${changed[@]}")
+		(cd "$tmp/root" && cp -P --preserve=mode --parents -- "${changed[@]}" "$ROOT")
+	fi
 	for dir in "$tmp/root/series"/*/; do
-		dir=series/$(basename "$dir")
+		dir=${dir%/}
+		dir=series/${dir##*/}
 		for file in "$ROOT/$dir"/*.patch; do
 			[[ -e $tmp/root/$dir/${file##*/} ]] || rm -f "$file"
 		done
@@ -219,14 +236,17 @@ tmp=$(mktemp -d "$BUILD/refresh.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 
 ends >"$tmp/ends"
-normalize "$(git -C "$TREE" rev-parse 'base^{commit}')"
+normalize
 last=$(awk 'END { print $2 }' "$tmp/map")
 whole_files >"$tmp/whole"
 
 mkdir -p "$tmp/root/series"
+declare -A new_commit
+while read -r from to; do
+	new_commit[$from]=$to
+done <"$tmp/map"
 while read -r name from to; do
-	from=$(awk -v c="$from" '$1 == c { print $2 }' "$tmp/map")
-	write_series "$name" "${from:-base}" "$(awk -v c="$to" '$1 == c { print $2 }' "$tmp/map")"
+	write_series "$name" "${new_commit[$from]:-base}" "${new_commit[$to]}"
 done <"$tmp/ends"
 # The tree's content, not its working copy: no filter, the mode as committed.
 if [[ -s $tmp/whole ]]; then

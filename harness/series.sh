@@ -85,11 +85,11 @@ split_mail() {
 }
 
 # new_file_states GITDIR DIR: for each new file, DIR/<series>/<patch> gets the line
-# "<mode> <blob> <path>" with the content that this patch adds. The blobs are
-# in GITDIR.
+# "<mode> <blob><tab><path>", as git update-index takes it, with the content that this
+# patch adds. The blobs are in GITDIR.
 new_file_states() {
 	local git_dir=$1 dir=$2 line lines i j mode blob file mail later
-	local -A touched
+	local -A touched blobs
 
 	lines=$(series_lines)
 	[[ $lines ]] || return 0
@@ -98,6 +98,7 @@ new_file_states() {
 		touched[$mail $file]=1
 	done < <(cd "$SRC/series" && awk '/^diff --git / { print substr($3, 3), FILENAME }' "${lines[@]%% *}")
 	(cd "$dir" && mkdir -p "${lines[@]%%/*}")
+	whole_file_blobs
 	for ((i = 0; i < ${#lines[@]}; i++)); do
 		read -r -a line <<<"${lines[i]}"
 		: >"$dir/${line[0]}"
@@ -107,20 +108,33 @@ new_file_states() {
 				mail=${lines[j]%% *}
 				[[ ! ${touched[$mail $file]:-} ]] || later+=("$mail")
 			done
-			if [[ -L $SRC/$file ]]; then
-				mode=120000
-				blob=$(readlink -n "$SRC/$file" | git --git-dir="$git_dir" hash-object -w --stdin)
-			elif [[ -f $SRC/$file ]]; then
-				mode=100644
-				[[ ! -x $SRC/$file ]] || mode=100755
-				blob=$(git --git-dir="$git_dir" hash-object -w --no-filters "$SRC/$file")
-			else
+			[[ ${blobs[$file]:-} ]] ||
 				die "$file is missing: series/${line[0]} adds it (git checkout $file brings it back)"
-			fi
+			read -r mode blob <<<"${blobs[$file]}"
 			((${#later[@]} == 0)) || first_state "$git_dir" "$dir/index" "${line[0]}"
-			printf '%s %s %s\n' "$mode" "$blob" "$file" >>"$dir/${line[0]}"
+			printf '%s %s\t%s\n' "$mode" "$blob" "$file" >>"$dir/${line[0]}"
 		done
 	done
+}
+
+# whole_file_blobs, for new_file_states: $blobs gets "<mode> <blob>" of the files in $lines
+# that are there.
+whole_file_blobs() {
+	local file mode files=() blob
+	for file in $(printf '%s\n' "${lines[@]}" | cut -d' ' -s -f2-); do
+		if [[ -L $SRC/$file ]]; then
+			blobs[$file]="120000 $(readlink -n "$SRC/$file" | git --git-dir="$git_dir" hash-object -w --stdin)"
+		elif [[ -f $SRC/$file ]]; then
+			files+=("$file")
+		fi
+	done
+	((${#files[@]})) || return 0
+	while read -r file blob; do
+		mode=100644
+		[[ ! -x $SRC/$file ]] || mode=100755
+		blobs[$file]="$mode $blob"
+	done < <(printf "$SRC/%s\n" "${files[@]}" | git --git-dir="$git_dir" hash-object -w --no-filters --stdin-paths |
+		paste -d' ' <(printf '%s\n' "${files[@]}") -)
 }
 
 # first_state GITDIR INDEX PATCH, for new_file_states: $mode and $blob of $file without
@@ -167,57 +181,110 @@ explain_apply() {
 # the last one of each series. WORK is an empty scratch directory.
 declare -A ENDS
 compose() {
-	local base=$1 git_dir=$2 work=$3 line tree commit err mode blob path name mail key value msg text has_diff
-	local -A info
-	local lines
+	local base git_dir=$2 work=$3 line lines paths mode blob path owners=() mark commit msg has_diff
 
-	commit=$(git --git-dir="$git_dir" rev-parse "$base^{commit}")
+	base=$(git --git-dir="$git_dir" rev-parse "$1^{commit}")
 	lines=$(series_lines)
 	new_file_states "$git_dir" "$work"
 	export GIT_INDEX_FILE=$work/index
-	rm -f "$GIT_INDEX_FILE"
-	clean_git --git-dir="$git_dir" read-tree "$base"
+	marks=0
+	: >"$work/stream"
+	[[ ! $lines ]] || small_index
 	while read -r -a line; do
 		((${#line[@]})) || continue
-		mail=$SRC/series/${line[0]} name=${line[0]%/*}
-		IFS= read -r -d '' text <"$mail" || true
-		has_diff=
-		[[ $text != *$'\ndiff --git '* ]] || has_diff=1
-		[[ $has_diff || -s $work/${line[0]} ]] || die "series/${line[0]} changes nothing"
-		clean_git mailinfo -b --encoding=UTF-8 "$work/msg" "$work/patch" <"$mail" >"$work/info" ||
-			die "series/${line[0]} is not a mail that git am takes"
-		info=()
-		while IFS=: read -r key value; do
-			[[ -z $key ]] || info[$key]=${value# }
-		done <"$work/info"
-		[[ ${info[Subject]:-} && ${info[Date]:-} ]] ||
-			die "series/${line[0]} has no Subject: or no Date:"
-		if [[ $has_diff ]]; then
-			if ! err=$(clean_git --git-dir="$git_dir" apply --cached --whitespace=nowarn "$work/patch" 2>&1); then
-				die "series/${line[0]} does not apply to $(git --git-dir="$git_dir" log -1 --format='"%s"' "$base"):
-$(explain_apply "$mail" "$err")"
-			fi
-		fi
-		while read -r mode blob path; do
-			if clean_git --git-dir="$git_dir" ls-files --error-unmatch -- "$path" &>/dev/null; then
-				die "series/${line[0]} adds $path, which is there already"
-			fi
-			clean_git --git-dir="$git_dir" update-index --add --cacheinfo "$mode,$blob,$path"
-		done <"$work/${line[0]}"
-		tree=$(clean_git --git-dir="$git_dir" write-tree)
-		IFS= read -r -d '' msg <"$work/msg" || true
-		commit=$(clean_git stripspace <<<"${info[Subject]}"$'\n\n'"$msg" |
-			commit_tree "$git_dir" "$tree" "$commit" "${info[Date]}")
-		ENDS[$name]=$commit
+		owners+=("${line[0]%/*}")
+		read_mail "${line[0]}"
+		apply_mail "${line[@]}"
+		clean_git --git-dir="$git_dir" ls-files -s >"$work/files"
+		{
+			commit_head "$base" "${info[Date]}" "${info[Subject]}"$'\n\n'"$msg"
+			printf 'D %s\n' "${paths[@]}"
+			while read -r mode blob _ path; do
+				printf 'M %s %s %s\n' "$mode" "$blob" "$path"
+			done <"$work/files"
+		} >>"$work/stream"
 	done <<<"$lines"
-	COMPOSED=$commit
 	unset GIT_INDEX_FILE
+	COMPOSED=$base
+	import_commits
+	while read -r mark commit; do
+		ENDS[${owners[mark - 1]}]=$commit
+		COMPOSED=$commit
+	done <"$work/marks"
 }
 
-# commit_tree GITDIR TREE PARENT DATE <message: depends on nothing else.
-commit_tree() {
-	GIT_AUTHOR_DATE=$4 GIT_COMMITTER_DATE=$4 \
-		clean_git --git-dir="$1" commit-tree "$2" -p "$3"
+# small_index, for compose: $paths are the files that the patches have to do with, and the
+# index has those that are in the base. git reads and writes it several times for each
+# patch, and all of a kernel tree are 90,000.
+small_index() {
+	local mails
+	rm -f "$GIT_INDEX_FILE"
+	mapfile -t mails <<<"$lines"
+	mapfile -t paths < <(cd "$SRC/series" && awk '
+		FILENAME == "-" { for (i = 2; i <= NF; i++) print $i }
+		/^diff --git / { print substr($3, 3); print substr($4, 3) }' - "${mails[@]%% *}" <<<"$lines" | LC_ALL=C sort -u)
+	clean_git --git-dir="$git_dir" ls-tree -r "$base" -- "${paths[@]}" |
+		clean_git --git-dir="$git_dir" update-index --index-info
+}
+
+# read_mail MAIL, for compose: $info has its headers, $msg its text, and $work/patch its
+# diff, if $has_diff.
+declare -A info
+read_mail() {
+	local key value text
+	IFS= read -r -d '' text <"$SRC/series/$1" || true
+	has_diff=
+	[[ $text != *$'\ndiff --git '* ]] || has_diff=1
+	[[ $has_diff || -s $work/$1 ]] || die "series/$1 changes nothing"
+	clean_git mailinfo -b --encoding=UTF-8 "$work/msg" "$work/patch" <"$SRC/series/$1" >"$work/info" ||
+		die "series/$1 is not a mail that git am takes"
+	info=()
+	while IFS=: read -r key value; do
+		[[ -z $key ]] || info[$key]=${value# }
+	done <"$work/info"
+	[[ ${info[Subject]:-} && ${info[Date]:-} ]] || die "series/$1 has no Subject: or no Date:"
+	IFS= read -r -d '' msg <"$work/msg" || true
+}
+
+# apply_mail MAIL FILE..., for compose: bring its diff and its new files into the index.
+apply_mail() {
+	local mail=$1 there
+	shift
+	if [[ $has_diff ]] &&
+		! clean_git --git-dir="$git_dir" apply --cached --whitespace=nowarn "$work/patch" 2>"$work/err"; then
+		die "series/$mail does not apply to $(git --git-dir="$git_dir" log -1 --format='"%s"' "$base"):
+$(explain_apply "$SRC/series/$mail" "$(<"$work/err")")"
+	fi
+	(($#)) || return 0
+	there=$(clean_git --git-dir="$git_dir" ls-files -- "$@")
+	[[ -z $there ]] || die "series/$mail adds $(head -n 1 <<<"$there"), which is there already"
+	clean_git --git-dir="$git_dir" update-index --add --index-info <"$work/$mail"
+}
+
+# commit_head PARENT DATE TEXT: how a commit begins in the stream of import_commits; what it
+# changes comes after it. PARENT is for the first one, the next ones follow it. What
+# a commit is depends on nothing else, so it is the same everywhere.
+commit_head() {
+	local LC_ALL=C text
+
+	clean_git stripspace <<<"$3" >"$work/text"
+	IFS= read -r -d '' text <"$work/text" || true
+	printf 'commit refs/harness/new-%s\nmark :%d\n' "$BASHPID" $((++marks))
+	printf '%s %s %s\n' author "$AUTHOR" "$2" committer "$AUTHOR" "$2"
+	printf 'data %d\n%s' "${#text}" "$text"
+	[[ ! ${1:-} ]] || ((marks > 1)) || printf 'from %s\n' "$1"
+}
+
+# import_commits: make the commits of $work/stream in $git_dir; $work/marks then has ":<n> <commit>"
+# of each, in order. The branch that git fast-import wants is gone at its end.
+import_commits() {
+	: >"$work/marks"
+	[[ -s $work/stream ]] || return 0
+	printf 'reset refs/harness/new-%s\nfrom %040d\n' "$BASHPID" 0 >>"$work/stream"
+	clean_git --git-dir="$git_dir" -c fastimport.unpackLimit=100000 fast-import --quiet --force \
+		--date-format=rfc2822 --export-marks="$work/marks.new" <"$work/stream" ||
+		die "git fast-import does not take the commits"
+	sed 's/^://' "$work/marks.new" | sort -n >"$work/marks"
 }
 
 # busy_tree: tells what is going on in build/linux; false when nothing is.
