@@ -55,29 +55,37 @@ check_series_unchanged() {
 
 # ends: "<name> <first parent> <last commit>" of each series.
 ends() {
-	local names name prev commit i
+	local names name prev=0 commit commits i
+	local -A at position
+	# The base has the position 0.
+	mapfile -t commits < <(git -C "$TREE" rev-parse 'base^{commit}' && git -C "$TREE" rev-list --reverse base..HEAD)
+	for ((i = 0; i < ${#commits[@]}; i++)); do
+		position[${commits[i]}]=$i
+	done
+	while read -r name commit; do
+		[[ ! $name =~ ^[0-9]+-[-a-z0-9]+$ ]] || at[$name]=$commit
+	done < <(git -C "$TREE" for-each-ref --format='%(refname:short) %(objectname)' 'refs/heads/[0-9]*-*')
 	mapfile -t names < <({
 		series_names
-		git -C "$TREE" for-each-ref --format='%(refname:short)' 'refs/heads/[0-9]*-*' | grep -E '^[0-9]+-[-a-z0-9]+$' || true
+		((${#at[@]} == 0)) || printf '%s\n' "${!at[@]}"
 	} | sort -uV)
 	((${#names[@]})) || die "to which series do the commits belong? $in_tree branch 1-<name>"
-	prev=$(git -C "$TREE" rev-parse 'base^{commit}')
 	for ((i = 0; i < ${#names[@]}; i++)); do
 		name=${names[i]}
 		if ((i == ${#names[@]} - 1)); then
-			commit=$(git -C "$TREE" rev-parse HEAD)
-		else
-			commit=$(git -C "$TREE" rev-parse -q --verify "refs/heads/$name") ||
-				die "where does series $name end? $in_tree branch $name <its last commit> (or git rm -r series/$name if it is gone)"
-			git -C "$TREE" merge-base --is-ancestor "$commit" HEAD ||
-				die "the branch $name of build/linux is not in the history of HEAD; point it to the last commit of this series: $in_tree branch -f $name <commit>"
-			git -C "$TREE" merge-base --is-ancestor "$prev" "$commit" ||
-				die "the branch $name of build/linux is before the end of the previous series; $in_tree branch -f $name <commit>"
+			at[$name]=${commits[-1]}
 		fi
-		[[ $commit != "$prev" ]] ||
+		commit=${at[$name]:-}
+		[[ $commit ]] ||
+			die "where does series $name end? $in_tree branch $name <its last commit> (or git rm -r series/$name if it is gone)"
+		[[ ${position[$commit]:-} ]] ||
+			die "the branch $name of build/linux is not in the history of HEAD; point it to the last commit of this series: $in_tree branch -f $name <commit>"
+		((position[$commit] >= prev)) ||
+			die "the branch $name of build/linux is before the end of the previous series; $in_tree branch -f $name <commit>"
+		((position[$commit] > prev)) ||
 			die "the series $name has no commits left; remove it: $in_tree branch -D $name; git rm -r series/$name"
-		printf '%s %s %s\n' "$name" "$prev" "$commit"
-		prev=$commit
+		printf '%s %s %s\n' "$name" "${commits[prev]}" "$commit"
+		prev=${position[$commit]}
 	done
 }
 
@@ -117,8 +125,10 @@ whole_files() {
 	done < <(tree_git diff --no-renames --diff-filter=A --name-only base "$last")
 }
 
+# cover_letter NAME FROM TO COUNT FILE, for write_series: the text as it is, and below it
+# what git says of the patches. $prefix is what stands in the brackets of the Subject:.
 cover_letter() {
-	local name=$1 from=$2 to=$3 count=$4 old=$ROOT/series/$1/$COVER
+	local name=$1 from=$2 to=$3 count=$4 old=$ROOT/series/$1/$COVER subject
 
 	if [[ -f $old ]]; then
 		cat "$old"
@@ -132,8 +142,10 @@ cover_letter() {
 		/^$/ { body = 1; blank++; next }
 		{ for (; blank; blank--) print ""; print }
 		END { print "" }' >"$5"
-	grep -qE "^Subject: \[.*PATCH.* 0/$count\]" "$5" ||
+	subject=$(grep -m 1 '^Subject: ' "$5") || true
+	[[ $subject =~ ^Subject:\ \[(.*PATCH.*)\ 0/$count\] ]] ||
 		die "series/$name/$COVER: the Subject: must begin with [PATCH 0/$count], [RFC PATCH v2 0/$count] or the like"
+	prefix=${BASH_REMATCH[1]}
 	{
 		printf '%s (%d):\n' "$AUTHOR_NAME" "$count"
 		git -C "$TREE" log --reverse --format='  %s' "$from..$to"
@@ -148,7 +160,6 @@ write_series() {
 	mkdir -p "$out"
 	mapfile -t commits < <(git -C "$TREE" rev-list --reverse "$from..$to")
 	cover_letter "$name" "$from" "$to" "${#commits[@]}" "$out/$COVER"
-	prefix=$(sed -n '/^Subject: /{s/^Subject: \[\(.*\) 0\/[0-9]*\].*/\1/p;q}' "$out/$COVER")
 	tree_git format-patch -q -o "$tmp/mails/$name" -n --zero-commit --no-signature --no-renames --binary \
 		--no-notes --no-base --no-thread --no-attach --no-cover-letter --no-signoff \
 		--subject-prefix="$prefix" "$from..$to"
@@ -196,19 +207,28 @@ line that is --- or starts with diff -, From: or Index:. In build/linux (-) and 
 $subject"
 }
 
+# changed_files: those of $tmp/root that are not the same in the repository.
+changed_files() {
+	local file
+	{
+		(cd "$tmp/root" && find . -type f -printf '%P\0' | xargs -0 sha256sum) >"$tmp/sums"
+		(cd "$ROOT" && sha256sum --check --quiet "$tmp/sums" 2>/dev/null || true) |
+			sed -n 's/: FAILED\( open or read\)\?$//p'
+		while read -r file; do
+			[[ ! -L $tmp/root/$file && ! -L $ROOT/$file ]] || say "$file"
+			[[ ! -x $tmp/root/$file || -x $ROOT/$file ]] || say "$file"
+			[[ -x $tmp/root/$file || ! -x $ROOT/$file ]] || say "$file"
+		done < <(cd "$tmp/root" && find . \( -type f -o -type l \) -printf '%P\n')
+	} | sort -u
+}
+
 # install: bring $tmp/root over the repository.
 install_files() {
 	local old new file dir changed=()
 	old=$(series_lines | sed 's/^[^ ]* *//' | tr ' ' '\n' | sed '/^$/d' | sort -u)
 	new=$(cut -d' ' -f2 "$tmp/whole" | sort -u)
 	git -C "$TREE" config harness.refreshing 1
-	while read -r file; do
-		if [[ ! -e $ROOT/$file || -L $tmp/root/$file || -L $ROOT/$file ||
-			(-x $tmp/root/$file && ! -x $ROOT/$file) || (! -x $tmp/root/$file && -x $ROOT/$file) ]] ||
-			! cmp -s "$tmp/root/$file" "$ROOT/$file"; then
-			changed+=("$file")
-		fi
-	done < <(cd "$tmp/root" && find . \( -type f -o -type l \) -printf '%P\n')
+	mapfile -t changed < <(changed_files)
 	if ((${#changed[@]})); then
 		(cd "$ROOT" && rm -f -- "${changed[@]}")
 		(cd "$tmp/root" && cp -P --preserve=mode --parents -- "${changed[@]}" "$ROOT")
@@ -256,10 +276,10 @@ fi
 verify
 install_files
 
+branch=$(git -C "$TREE" symbolic-ref -q HEAD || true)
 while read -r name from to; do
-	git -C "$TREE" symbolic-ref -q HEAD | grep -qxF "refs/heads/$name" ||
-		git -C "$TREE" branch -q -f --no-track "$name" "$to"
-	say "series/$name: $(git -C "$TREE" rev-list --count "$from..$to") patches"
+	[[ $branch == "refs/heads/$name" ]] || git -C "$TREE" branch -q -f --no-track "$name" "$to"
+	say "series/$name: $(wc -l <"$ROOT/series/$name/series") patches"
 done <"$tmp/ends"
 record_state "$(series_hash)" "$(git -C "$TREE" rev-parse HEAD)" "$(cut -d' ' -f1 "$tmp/ends" | tr '\n' ' ')"
 git -C "$TREE" config --unset harness.refreshing || true

@@ -34,8 +34,13 @@ unset GIT_DIR GIT_INDEX_FILE GIT_WORK_TREE
 
 # The series in order: 1-reuse 2-fault-around ...
 series_names() {
-	find "$SRC/series" -mindepth 2 -maxdepth 2 -name series -printf '%h\n' 2>/dev/null |
-		sed 's,.*/,,' | grep -E '^[0-9]+-' | sort -V || true
+	local list names=()
+	for list in "$SRC"/series/[0-9]*-*/series; do
+		[[ -e $list ]] || return 0
+		list=${list%/series}
+		names+=("${list##*/}")
+	done
+	printf '%s\n' "${names[@]}" | sort -V
 }
 
 # series_lines [NAME...]: "<series>/<patch> <new file>..." of all patches in order.

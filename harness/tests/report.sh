@@ -1,5 +1,6 @@
 #!/bin/bash
 # report.sh - what report.py makes of KTAP.
+# uses: report.py
 
 # shellcheck source=harness/tests/tap.sh
 . "$(dirname "$0")/tap.sh"

@@ -1,86 +1,16 @@
 #!/bin/bash
-# roundtrip.sh - tree -> refresh -> tree, and the mails, on a small made-up tree.
+# roundtrip.sh - tree -> refresh -> tree, on a small made-up tree.
+# uses: lib.sh series.sh compose.sh refresh.sh
 
 # shellcheck source=harness/tests/tap.sh
 . "$(dirname "$0")/tap.sh"
+# shellcheck source=harness/tests/series-fixture.sh
+. "$TESTS/series-fixture.sh"
 
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
-export GIT_AUTHOR_NAME='A Developer' GIT_AUTHOR_EMAIL='dev@example.com'
-export GIT_COMMITTER_NAME=$GIT_AUTHOR_NAME GIT_COMMITTER_EMAIL=$GIT_AUTHOR_EMAIL
-unset SERIES SIGNOFF LINUX BUILD FORCE DISCARD GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-R=$TMP/repo L=$TMP/repo/build/linux
-
-g() { git -C "$L" "$@"; }
-run() { (cd "$R" && "harness/$1.sh"); }
-mails() { (cd "$R" && harness/mbox.sh); }
 # All that a refresh writes, with the modes.
 state() {
 	(cd "$R" && find . -path ./build -prune -o -path ./.git -prune -o -path ./harness -prune -o \
 		\( -type f -o -type l \) -printf '%p %m %l\n' -exec sha256sum {} + | sort | sha256sum)
-}
-commit() { g add -A && g commit -q -m "$1
-
-Why: $1.
-
-Assisted-by: LLM"; }
-trees() { g log --format='%T %s%n%b' base..HEAD; }
-
-new_repo() {
-	rm -rf "$R"
-	mkdir -p "$R/harness" "$L/mm"
-	cp "$HERE"/*.sh "$HERE"/base.env "$R/harness/"
-	printf '#!/bin/sh\n' >"$R/harness/source.sh"
-	git -C "$R" init -q
-	g init -q
-	seq 1 100 >"$L/mm/memory.c"
-	seq 1 50 >"$L/mm/gone.c"
-	printf '#!/bin/sh\necho\n' >"$L/script"
-	chmod +x "$L/script"
-	printf 'a\0b' >"$L/logo"
-	echo '*.o' >"$L/.gitignore"
-	g add -A
-	g commit -q -m 'Linux 7.3.4'
-	g tag base
-	g checkout -q --detach
-}
-
-edit() { sed -i "s/^$1\$/$1 $2/" "$L/${3:-mm/memory.c}"; }
-
-# Three series that do what a series may do to files.
-fill() {
-	run compose >/dev/null
-	edit 10 first
-	commit 'mm: first' >/dev/null
-	edit 20 second
-	seq 1 30 >"$L/mm/policy.h"
-	mkdir -p "$L/tools/test"
-	printf '#!/bin/sh\nexit 0\n' >"$L/tools/test/run.sh"
-	chmod +x "$L/tools/test/run.sh"
-	ln -s run.sh "$L/tools/test/link"
-	commit 'mm: äöü add a policy, whose subject is so long that a mail has to fold it twice: once, and one more time'
-	g branch 1-first
-	edit 5 grows mm/policy.h
-	edit 30 third
-	commit 'mm: grow the policy'
-	seq 1 20 >"$L/mm/only.c"
-	printf 'x\0y' >"$L/blob"
-	commit 'mm: only a new file'
-	g branch 2-second
-	g mv mm/gone.c mm/moved.c
-	edit 7 moved mm/moved.c
-	chmod -x "$L/script"
-	printf 'a\0c' >"$L/logo"
-	commit 'mm: rename, mode and binary'
-	edit 8 again mm/policy.h
-	edit 25 again mm/policy.h
-	g rm -q mm/only.c
-	printf 'no newline at the end' >"$L/mm/last"
-	seq 1 5 >"$L/mm/short-lived"
-	commit 'mm: grow it again'
-	g rm -q mm/short-lived
-	chmod +x "$L/mm/policy.h"
-	commit 'mm: remove'
-	g branch 3-third
 }
 
 new_repo
@@ -124,40 +54,6 @@ passes 'its prefix is on all mails' grep -q '^Subject: \[RFC PATCH v2 1/2\]' "$R
 before=$(state)
 run refresh >/dev/null
 same 'and again nothing changes' "$before" "$(state)"
-
-# mbox, without a kernel tree.
-mv "$R/build" "$TMP/build.away"
-mails >"$TMP/mbox" 2>"$TMP/err"
-passes 'mbox writes without a kernel tree' test -s "$TMP/mbox"
-mv "$TMP/build.away" "$R/build"
-git clone -q "$L" "$TMP/clone" 2>/dev/null
-git -C "$TMP/clone" checkout -q base
-passes 'git am takes it' git -C "$TMP/clone" am "$TMP/mbox"
-same 'and gives the same commits' "$want" "$(git -C "$TMP/clone" log --format='%T %s%n%b' base..HEAD)"
-git -C "$TMP/clone" checkout -q base
-(cd "$R" && SERIES=1-first harness/mbox.sh) >"$TMP/one" 2>/dev/null
-passes 'one series alone' git -C "$TMP/clone" am "$TMP/one"
-same 'has its early version of the file' "$(g rev-parse '1-first^{tree}')" "$(git -C "$TMP/clone" rev-parse 'HEAD^{tree}')"
-# What git itself makes of the commits, but for what is meant to differ.
-compare_mails() {
-	local kind=$1
-	sed -E '/^From 0+/d; /^(Date|From|MIME-Version|Content-T.*|Subject|base-commit|prerequisite-patch-id): /d' | cat -s >"$TMP/mails.$kind"
-}
-(cd "$R" && SERIES=3-third harness/mbox.sh 2>/dev/null) | awk '/^From 0/ { n++ } n > 1' | compare_mails ours
-git -C "$L" -c core.abbrev=12 -c diff.algorithm=histogram format-patch -q --stdout --no-signature --no-renames --binary --zero-commit \
-	2-second..3-third | compare_mails git
-same 'the mails are what git format-patch writes' "$(<"$TMP/mails.git")" "$(<"$TMP/mails.ours")"
-fails 'an unknown SERIES is refused' 'choose from|unknown' env SERIES=9-none bash -c "cd '$R' && harness/mbox.sh"
-fails 'SIGNOFF=1 needs an identity' 'user.name' env SIGNOFF=1 bash -c "cd '$R' && harness/mbox.sh"
-git -C "$R" config user.name 'Jane Döe'
-git -C "$R" config user.email jane@example.org
-(cd "$R" && SIGNOFF=1 harness/mbox.sh) >"$TMP/signed" 2>/dev/null
-git -C "$TMP/clone" checkout -q base
-passes 'git am takes signed mails' git -C "$TMP/clone" am "$TMP/signed"
-same 'their author is the sender' 'Jane Döe <jane@example.org>' "$(git -C "$TMP/clone" log -1 --format='%an <%ae>')"
-same 'and signs off, behind the other tags' $'Assisted-by: LLM\nSigned-off-by: Jane Döe <jane@example.org>' \
-	"$(git -C "$TMP/clone" log -1 --format='%(trailers)' | sed '/^$/d')"
-passes 'the neutral author is gone' bash -c "! grep -q author@example.com '$TMP/signed'"
 
 # Edits in the repository.
 sed -i 's/^12$/12 edited here/' "$R/mm/policy.h"
@@ -288,57 +184,4 @@ passes 'DISCARD=1 in the middle of a rebase' env DISCARD=1 bash -c "cd '$R' && h
 same 'gives what series/ says' "$tip series" "$(g rev-parse HEAD) $(g symbolic-ref --short HEAD)$(g status --porcelain)"
 passes 'and refresh is content' run refresh
 fails 'an unknown argument' 'unknown argument' bash -c "cd '$R' && harness/compose.sh x"
-
-# A user's own tree.
-git -C "$TMP/clone" checkout -q base
-git -C "$TMP/clone" branch -q -D series 2>/dev/null
-LINUX=$TMP/clone
-export LINUX
-passes 'apply to a tree of the base' run apply
-same 'leaves a branch with the series' "$(g rev-parse 'HEAD^{tree}')" "$(git -C "$LINUX" rev-parse 'cow-series^{tree}')"
-fails 'an existing branch is not overwritten' 'BRANCH=' run apply
-git -C "$LINUX" branch -q -D cow-series
-# No patch applies: what is in the way is named, and nothing is left.
-apply_fails() {
-	local refs
-	refs=$(git -C "$LINUX" for-each-ref)
-	fails "$1" "$2" bash -c "cd '$R' && harness/apply.sh 2>&1 | tr '\n' ' '; exit \${PIPESTATUS[0]}"
-	same 'nothing is left in the tree' "$refs 1" \
-		"$(git -C "$LINUX" for-each-ref) $(git -C "$LINUX" worktree list | wc -l)$(git -C "$LINUX" status --porcelain)"
-}
-sed -i 's/^10$/10 conflict/' "$LINUX/mm/memory.c"
-git -C "$LINUX" commit -q -a -m conflict
-apply_fails 'apply to a tree that conflicts names patch, file, line and hunk' \
-	'1-first/0001-mm-first.patch .* after 0 patches.* mm/memory.c, line 10 .* hunk 1: @@ -7,8 '
-sed -i 's/^10 conflict$/10/; s/^30$/30 conflict/' "$LINUX/mm/memory.c"
-git -C "$LINUX" commit -q -a -m conflict
-apply_fails 'the same of a patch in the middle' \
-	'/0003-mm-grow-the-policy.patch .* after 2 patches.* mm/memory.c, line 30 .* hunk 1: @@ -27,7 '
-git -C "$LINUX" reset -q --hard base
-git -C "$LINUX" rm -q mm/memory.c
-git -C "$LINUX" commit -q -m 'no memory.c'
-apply_fails 'a file that is not there' '0001-mm-first.patch .*there is no mm/memory.c.*hunk 1: @@ -7,8 '
-git -C "$LINUX" reset -q --hard base
-git -C "$LINUX" mv mm/memory.c mm/renamed.c
-git -C "$LINUX" commit -q -m 'rename'
-passes 'a file that was renamed since the base is found' run apply
-git -C "$LINUX" branch -q -D cow-series
-# A tarball: git has nothing to merge with.
-rm -rf "$TMP/tarball"
-mkdir "$TMP/tarball"
-git -C "$LINUX" archive base | tar -xf - -C "$TMP/tarball"
-LINUX=$TMP/tarball
-git -C "$LINUX" init -q
-sed -i 's/^8$/8 conflict/' "$LINUX/mm/memory.c"
-git -C "$LINUX" add -A
-git -C "$LINUX" commit -q -m tarball
-apply_fails 'a tarball that conflicts: the lines that it lacks are named' \
-	'0001-mm-first.patch .*mm/memory.c, line 7, hunk 1: @@ -7,8 .* not in mm/memory.c: 8 .*has not the files of Linux'
-mkdir "$LINUX/lib"
-git -C "$LINUX" mv mm/memory.c lib/memory.c
-git -C "$LINUX" commit -q -m moved
-apply_fails 'a tarball where a file has moved' 'there is no mm/memory.c.*hunk 1: @@ -7,8 .*of that name: lib/memory.c'
-same 'nor in build/' '' "$(find "$R/build" -mindepth 1 -maxdepth 1 ! -name linux ! -name lock ! -name log)"
-fails 'LINUX= has to be there' 'no such directory' env LINUX=/nonexistent bash -c "cd '$R' && harness/apply.sh"
-fails 'LINUX= has to be given' 'LINUX=' env -u LINUX bash -c "cd '$R' && harness/apply.sh"
 done_testing

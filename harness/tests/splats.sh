@@ -1,6 +1,7 @@
 #!/bin/bash
 # splats.sh - each kind of complaint of the kernel is found, ordinary lines are not,
 # and a run turns out as it should.
+# uses: lib.sh splats.txt splats.ok
 
 # shellcheck source=harness/tests/tap.sh
 . "$(dirname "$0")/tap.sh"
@@ -91,6 +92,7 @@ passes "a VM that died" verdict 99 255 "$TMP/bad"
 told() { vm_verdict 0 60 "$TMP/bad" "the command"; }
 fails "the console, its path and the command are shown" 'command: the command' told
 
+mkdir "$TMP/build"
 # The time limit ends all that was started.
 hang() {
 	local rc=0

@@ -1,11 +1,18 @@
 # shellcheck shell=bash
 # tap.sh - for the tests of the harness: results as KTAP. Source it.
+#
+# A test tells in a line "# uses: lib.sh ..." which files of harness/ it needs. It finds
+# copies of these in $HERE and no others, so `make lint` knows when it has to run again.
 
 set -uo pipefail
-# shellcheck disable=SC2034 # the tests use it
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+TESTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 TMP=$(mktemp -d)
 trap 'rm -rf "$TMP"' EXIT
+HERE=$TMP/harness
+mkdir "$HERE"
+for file in $(sed -n 's/^# uses: //p' "$0"); do
+	cp -p "$TESTS/../$file" "$HERE/"
+done
 count=0 failed=0
 
 # result RC NAME: one line; the output of the last run is shown when it failed.

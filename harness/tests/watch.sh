@@ -1,5 +1,6 @@
 #!/bin/bash
 # watch.sh - harness/watch.sh, with a made-up tracefs and no kernel.
+# uses: lib.sh watch.sh
 
 # shellcheck source=harness/tests/tap.sh
 . "$(dirname "$0")/tap.sh"
