@@ -212,7 +212,7 @@ changed_files() {
 	local file
 	{
 		(cd "$tmp/root" && find . -type f -printf '%P\0' | xargs -0 sha256sum) >"$tmp/sums"
-		(cd "$ROOT" && sha256sum --check --quiet "$tmp/sums" 2>/dev/null || true) |
+		{ (cd "$ROOT" && sha256sum --check --quiet "$tmp/sums" 2>/dev/null) || true; } |
 			sed -n 's/: FAILED\( open or read\)\?$//p'
 		while read -r file; do
 			[[ ! -L $tmp/root/$file && ! -L $ROOT/$file ]] || say "$file"

@@ -34,13 +34,13 @@ unset GIT_DIR GIT_INDEX_FILE GIT_WORK_TREE
 
 # The series in order: 1-reuse 2-fault-around ...
 series_names() {
-	local list names=()
+	local list found=()
 	for list in "$SRC"/series/[0-9]*-*/series; do
 		[[ -e $list ]] || return 0
 		list=${list%/series}
-		names+=("${list##*/}")
+		found+=("${list##*/}")
 	done
-	printf '%s\n' "${names[@]}" | sort -V
+	printf '%s\n' "${found[@]}" | sort -V
 }
 
 # series_lines [NAME...]: "<series>/<patch> <new file>..." of all patches in order.

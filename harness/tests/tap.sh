@@ -10,9 +10,7 @@ TMP=$(mktemp -d)
 trap 'rm -rf "$TMP"' EXIT
 HERE=$TMP/harness
 mkdir "$HERE"
-for file in $(sed -n 's/^# uses: //p' "$0"); do
-	cp -p "$TESTS/../$file" "$HERE/"
-done
+sed -n 's/^# uses: //p' "$0" | (cd "$TESTS/.." && xargs cp -p -t "$HERE")
 count=0 failed=0
 
 # result RC NAME: one line; the output of the last run is shown when it failed.
