@@ -49,16 +49,11 @@ series_id() {
 		"$(git -C "$ROOT" diff --quiet HEAD -- "${paths[@]}" || echo -dirty)"
 }
 
-# result PART: its line of the last run, empty if it has none.
-result() {
-	[[ ! -e $results ]] || awk -F'\t' -v part="$1" '$1 == part' "$results"
-}
-
 # Which one is due: without a result for these series 0, else the time of the last one.
 due() {
 	local name=$1 date series
 
-	IFS=$'\t' read -r _ date series _ <<<"$(result "$name")"
+	IFS=$'\t' read -r _ date series _ <<<"$(row "$results" "$name")"
 	[[ $series != "$id" ]] || { date -d "$date" +%s; return; }
 	say 0
 }
@@ -66,11 +61,7 @@ due() {
 # put_result PART PASSED FAILED SKIPPED SECONDS; other parts may run at the same time.
 put_result() (
 	lock check-full
-	line=$(printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s' "$1" "$(date -u +%FT%TZ)" "$id" "$BASE_VERSION" "$2" "$3" "$4" "$5")
-	{
-		[[ ! -e $results ]] || awk -F'\t' -v part="$1" '$1 != part' "$results"
-		say "$line"
-	} | put_file "$results"
+	put_row "$results" "$1" "$(date -u +%FT%TZ)" "$id" "$BASE_VERSION" "$2" "$3" "$4" "$5"
 )
 
 # keep_failures NAME FAILED LOG: the failed cases with what is said before them, as
@@ -127,7 +118,7 @@ report() {
 	say "| part | what | series | kernel | date | passed | failed | skipped | time |"
 	say "|---|---|---|---|---|--:|--:|--:|--:|"
 	while IFS='|' read -r name _ what _; do
-		IFS=$'\t' read -r _ date series kernel p f s secs <<<"$(result "$name")"
+		IFS=$'\t' read -r _ date series kernel p f s secs <<<"$(row "$results" "$name")"
 		if [[ $date ]]; then
 			say "| $name | $what | $series | $kernel | ${date%T*} | $p | $f | $s | $(elapsed "$secs") |"
 		else
@@ -150,9 +141,10 @@ passed=0 failed=0 skipped=0 cut=() waiting=()
 while read -r _ name; do
 	[[ " $PARTS " == *" $name "* ]] || continue
 	IFS='|' read -r _ needs _ command < <(parts | grep "^$name|")
-	secs=$(result "$name" | cut -f8)
+	secs=$(row "$results" "$name" | cut -f8)
 	left=$((LIMIT - SECONDS))
-	if ((left < ${secs:-$needs})); then
+	# timeout takes 0 for no limit.
+	if ((left <= 0 || left < ${secs:-$needs})); then
 		waiting+=("$name")
 		continue
 	fi

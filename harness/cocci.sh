@@ -32,20 +32,6 @@ hash_of() {
 	} | sha1sum | cut -c1-16
 }
 
-# known NAME HASH: number of reports, date and reason of the last result, if it passed.
-known() {
-	[[ ! -e $results ]] || awk -F'\t' -v OFS='\t' -v name="$1" -v hash="$2" \
-		'$1 == name && $2 == hash { print $3, $4, $5 }' "$results"
-}
-
-# put_result NAME HASH REPORTS [WHY]
-put_result() {
-	{
-		[[ ! -e $results ]] || awk -F'\t' -v name="$1" '$1 != name' "$results"
-		printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$(date -u +%F)" "${4:-}"
-	} | LC_ALL=C sort | put_file "$results"
-}
-
 # reports COMMIT NAME OUT: those of one semantic patch, without line numbers, which differ.
 reports() {
 	local out=$3.raw script=scripts/coccinelle/$2
@@ -72,7 +58,7 @@ look() {
 	LC_ALL=C comm -13 "$tmp/base" "$tmp/patched" >"$tmp/new"
 	nr=$(wc -l <"$tmp/patched")
 	if grep -q '^Skipping coccinelle' "$tmp/patched.raw"; then
-		put_result "$2" "$3" - "it requires another version of coccinelle"
+		put_row "$results" "$2" "$3" - "$(date -u +%F)" "it requires another version of coccinelle"
 		say "ok $1 $2 # SKIP it requires another version of coccinelle"
 	elif grep -q '^coccicheck failed' "$tmp/patched"; then
 		say "not ok $1 $2 # it did not run; see build/log/cocci.log"
@@ -80,7 +66,7 @@ look() {
 		sed 's/^/# new: /' "$tmp/new"
 		say "not ok $1 $2"
 	else
-		put_result "$2" "$3" "$nr"
+		put_row "$results" "$2" "$3" "$nr" "$(date -u +%F)" ""
 		say "# reports that base has too: $nr"
 		say "ok $1 $2"
 	fi
@@ -88,12 +74,13 @@ look() {
 
 # one NUMBER NAME: run it, unless it is known, was not picked, or the time is over.
 one() {
-	local nr date why hash
+	local nr date why hash was
 
 	# shellcheck disable=SC2053 # a pattern
 	[[ $2 == ${COCCI:-*} ]] || { say "ok $1 $2 # SKIP not picked by COCCI="; return; }
 	hash=$(hash_of "$2")
-	IFS=$'\t' read -r nr date why <<<"$(known "$2" "$hash")"
+	IFS=$'\t' read -r _ was nr date why <<<"$(row "$results" "$2")"
+	[[ $was == "$hash" ]] || nr=
 	if [[ $nr == - ]]; then
 		say "ok $1 $2 # SKIP $why"
 	elif [[ $nr ]]; then

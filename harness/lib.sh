@@ -78,6 +78,25 @@ put_file() {
 	mv "$tmp" "$1"
 }
 
+# Results that are kept from run to run stand in tables: one line for each thing, the fields
+# between tabs, the first one is its name.
+# row TABLE NAME: the line; nothing if there is none.
+row() {
+	[[ ! -e $1 ]] || awk -F'\t' -v name="$2" '$1 == name' "$1"
+}
+
+# put_row TABLE NAME FIELD...: in place of the line that NAME had.
+put_row() {
+	local table=$1 line
+
+	shift
+	line=$(printf '%s\t' "$@")
+	{
+		[[ ! -e $table ]] || awk -F'\t' -v name="$1" '$1 != name' "$table"
+		say "${line%$'\t'}"
+	} | LC_ALL=C sort -V | put_file "$table"
+}
+
 elapsed() { printf '%dm%02ds' $(($1 / 60)) $(($1 % 60)); }
 
 quoted() {

@@ -37,18 +37,10 @@ hash_of() {
 
 # has_passed PATCH HASH
 has_passed() {
-	[[ -e $results ]] && awk -F'\t' -v patch="$1" -v hash="$2" \
-		'$1 == patch && $2 == hash && $3 > 0 && $4 == 0 { found = 1 } END { exit !found }' "$results"
-}
+	local was p f
 
-# put_result PATCH FIELD...
-put_result() {
-	local line
-	line=$(printf '%s\t' "$@")
-	{
-		[[ ! -e $results ]] || awk -F'\t' -v patch="$1" '$1 != patch' "$results"
-		say "${line%$'\t'}"
-	} | sort -V | put_file "$results"
+	IFS=$'\t' read -r _ was p f _ <<<"$(row "$results" "$1")"
+	[[ $was == "$2" ]] && ((p && !f))
 }
 
 # run_tests COMMIT NAME: sets counts.
@@ -87,7 +79,7 @@ for ((i = ${#commits[@]} - nr; i < ${#commits[@]}; i++)); do
 	start=$SECONDS
 	run_tests "${commits[i]}" "${patch/\//-}"
 	read -r p f s <<<"${counts:-0 1 0}"
-	put_result "$patch" "$hash" "$p" "$f" "$s" "$(date -u +%F)" "$subject"
+	put_row "$results" "$patch" "$hash" "$p" "$f" "$s" "$(date -u +%F)" "$subject"
 	if ((p && !f)); then
 		passed=$((passed + 1))
 	else
