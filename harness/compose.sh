@@ -16,26 +16,25 @@ no_args "$@"
 "$HARNESS/source.sh"
 lock tree
 
-for name in name email; do
-	var=AUTHOR_${name^^}
-	git -C "$TREE" config "user.$name" "${!var}"
-done
+read_config
+put_config user.name "$AUTHOR_NAME"
+put_config user.email "$AUTHOR_EMAIL"
 # A rebase takes the ends of the series along.
-git -C "$TREE" config rebase.updateRefs true
+put_config rebase.updateRefs true
 
-[[ ! $(git -C "$TREE" config harness.refreshing || true) ]] ||
+[[ ! ${CONFIG[harness.refreshing]:-} ]] ||
 	die "make refresh was interrupted and series/ is half written; run make refresh again"
 
 hash=$(series_hash)
 head=$(git -C "$TREE" rev-parse HEAD)
-was_hash=$(git -C "$TREE" config harness.composed || true)
-was_head=$(git -C "$TREE" config harness.head || git -C "$TREE" rev-parse 'base^{commit}')
+was_hash=${CONFIG[harness.composed]:-}
+was_head=${CONFIG[harness.head]:-$(git -C "$TREE" rev-parse 'base^{commit}')}
 changes=$(tree_changes)
 
 work=
 [[ -z $changes ]] || work="files that are not committed:
 $(head -n 5 <<<"$changes")"
-[[ $head == "$was_head" || $head == $(git -C "$TREE" config harness.next || true) ]] || work="commits that series/ does not have${work:+, and $work}"
+[[ $head == "$was_head" || $head == "${CONFIG[harness.next]:-}" ]] || work="commits that series/ does not have${work:+, and $work}"
 if op=$(busy_tree); then
 	work="a $op under way"
 fi
@@ -82,10 +81,10 @@ fi
 lock tree-patched
 # An interruption from here on is healed by the next run: the tree is clean and
 # at the recorded commit, or at the one that is recorded last.
-git -C "$TREE" config harness.next "$COMPOSED"
+put_config harness.next "$COMPOSED"
 # Only the files that differ are touched, so that little is compiled again.
 tree_git checkout -q --no-track -B series "$COMPOSED"
-for name in $(git -C "$TREE" config harness.series || true); do
+for name in ${CONFIG[harness.series]:-}; do
 	[[ ${ENDS[$name]:-} ]] || git -C "$TREE" branch -q -D "$name" 2>/dev/null || true
 done
 for name in "${!ENDS[@]}"; do

@@ -7,7 +7,7 @@ set -euo pipefail
 # make kernel ARCH=arm64 must not set ARCH in each make that a script runs.
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+ROOT=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)
 HARNESS=$ROOT/harness
 BUILD=${BUILD:-$ROOT/build}
 CACHE=$BUILD/cache
@@ -58,7 +58,7 @@ need_space() {
 # instead of spoiling one build directory.
 lock() {
 	local fd
-	mkdir -p "$BUILD/lock"
+	[[ -d $BUILD/lock ]] || mkdir -p "$BUILD/lock"
 	exec {fd}>"$BUILD/lock/$1"
 	flock -n "$fd" && return
 	warn "waiting for another run that uses $1"

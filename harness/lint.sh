@@ -62,8 +62,9 @@ remember() {
 # on beside the file; what did not change since an earlier run is taken from there, the
 # other files are spread over $JOBS runs of cmd.
 for_each_file() {
-	local group=$1 common=$2 hash file n=0 i
+	local group=$1 common hash file n=0 i
 	local known=() todo=() pids=()
+	common=$(key <<<"$2 ${*:3}")
 	mkdir "$tmp/$group"
 	while read -r hash file; do
 		n=$((n + 1))
@@ -108,56 +109,6 @@ some_files() {
 	done <"$list"
 }
 
-# What the mails of a series have to have, after what send-email and the list expect:
-# "<number of the mail> <what is wrong>".
-mail_faults() {
-	awk -v author="From: $AUTHOR" -v total=$(($# - 1)) '
-		function fault(text) { print n, text }
-		function finish() {
-			if (!from) fault("From: is not the placeholder in " author " (make refresh)")
-			if (!date) fault("no Date:")
-			if (!subject) fault("Subject: does not begin with [PATCH " n "/" total "] or [RFC PATCH v2 " n "/" total "] (make refresh)")
-			if (unwritten) fault("the text is still to be written")
-			if (tags) fault("has a tag that only a person can give (Signed-off-by comes from SIGNOFF=1)")
-			if (lines < 2) fault("the changelog is empty")
-			if (n == 0 && !base) fault("no base-commit:")
-			if (n == 0) return
-			if (!assisted) fault("no Assisted-by: LLM")
-			if (lost != "") fault("text between --- and the diffstat, which make refresh would lose; put it into the cover letter: " lost)
-			if (binary) fault("has a binary file")
-		}
-		BEGIN { n = -1 }
-		FNR == 1 {
-			if (n >= 0) finish()
-			n++
-			place = "header"
-			from = date = subject = unwritten = tags = lines = base = assisted = binary = 0
-			lost = ""
-			wanted = "^Subject: \\[([A-Z0-9 -]+ )?PATCH( [A-Za-z0-9-]+)* 0*" n "/" total "\\] "
-		}
-		/\*\*\* (SUBJECT|BLURB) HERE/ { unwritten = 1 }
-		/^base-commit: ([0-9a-f]+|v[0-9.]+)$/ { base = length($2) == 40 || $2 ~ /^v/ }
-		/^GIT binary patch/ { binary = 1 }
-		place == "header" {
-			if ($0 == author) from = 1
-			if (/^Date: .*[0-9]/) date = 1
-			if ($0 ~ wanted) subject = 1
-			if (/^$/) place = "body"
-			next
-		}
-		place == "body" && /^---$/ { place = "stat"; next }
-		place == "body" {
-			if (tolower($0) ~ /^(signed-off|tested|reviewed|acked)-by:/) tags = 1
-			if (!/^$|^[A-Z][a-z]+(-[a-z]+)*: |^Link:/) lines++
-			if (/^Assisted-by: LLM( |$)/) assisted = 1
-		}
-		place == "stat" && /^diff --git / { place = "diff" }
-		place == "stat" && NF && lost == "" && !/^ .*\|/ && !/^ [0-9]+ files? changed/ && !/^ (create|delete|mode|rewrite)/ {
-			lost = $0
-		}
-		END { finish() }' "$@"
-}
-
 # What git says of a mail.
 git_faults() {
 	git mailinfo "$tmp/msg" "$tmp/patch" <"$1" >/dev/null 2>&1 || say "git mailinfo does not read it"
@@ -181,7 +132,7 @@ check_mails() {
 			sed -n 's/^[<>] //p' | sed 's/$/: in only one of the list and the directory/' |
 			report "series/$name/series lists all patches"
 		patches=("$tmp/mails/$name"/*.patch)
-		mail_faults "${patches[@]}" >"$tmp/faults"
+		awk -v author="$AUTHOR" -v total=$((${#patches[@]} - 1)) -f "$HARNESS/mail-faults.awk" "${patches[@]}" >"$tmp/faults"
 		for ((n = 0; n < ${#patches[@]}; n++)); do
 			{
 				sed -n "s/^$n //p" "$tmp/faults"

@@ -45,8 +45,8 @@ check_series_unchanged() {
 	local composed
 	[[ ! ${FORCE:-} ]] || return 0
 	# A refresh that was interrupted has left series/ half written.
-	[[ ! $(git -C "$TREE" config harness.refreshing || true) ]] || return 0
-	composed=$(git -C "$TREE" config harness.composed || true)
+	[[ ! ${CONFIG[harness.refreshing]:-} ]] || return 0
+	composed=${CONFIG[harness.composed]:-}
 	[[ $(series_hash) == "$composed" || ( -z $composed && -z $(series_names) ) ]] ||
 		die "series/ or a whole new file has changed since build/linux was made from it; refresh would lose that.
   make tree DISCARD=1      series/ wins; commits of build/linux stay reachable as refs/discarded/<time>
@@ -227,7 +227,7 @@ install_files() {
 	local old new file dir changed=()
 	old=$(series_lines | sed 's/^[^ ]* *//' | tr ' ' '\n' | sed '/^$/d' | sort -u)
 	new=$(cut -d' ' -f2 "$tmp/whole" | sort -u)
-	git -C "$TREE" config harness.refreshing 1
+	put_config harness.refreshing 1
 	mapfile -t changed < <(changed_files)
 	if ((${#changed[@]})); then
 		(cd "$ROOT" && rm -f -- "${changed[@]}")
@@ -250,6 +250,7 @@ install_files() {
 
 lock tree
 check_tree
+read_config
 check_series_unchanged
 git_dir=$(git -C "$TREE" rev-parse --absolute-git-dir)
 tmp=$(mktemp -d "$BUILD/refresh.XXXXXX")

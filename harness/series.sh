@@ -292,6 +292,24 @@ import_commits() {
 	sed 's/^://' "$work/marks.new" | sort -n >"$work/marks"
 }
 
+# read_config: CONFIG[key] is what git's configuration of build/linux has, keys in small
+# letters.
+declare -A CONFIG
+read_config() {
+	local key value
+
+	CONFIG=()
+	while IFS=$'\n' read -r -d '' key value; do
+		CONFIG[$key]=$value
+	done < <(git -C "$TREE" config -z --local --get-regexp '^(user|rebase|harness)\.')
+}
+
+# put_config KEY VALUE, after read_config.
+put_config() {
+	[[ ${CONFIG[${1,,}]:-} == "$2" ]] || git -C "$TREE" config "$1" "$2"
+	CONFIG[${1,,}]=$2
+}
+
 # busy_tree: tells what is going on in build/linux; false when nothing is.
 busy_tree() {
 	local dir op
@@ -307,8 +325,8 @@ tree_changes() { tree_git status --porcelain --untracked-files=all; }
 
 # record_state HASH HEAD NAMES: build/linux at HEAD is what series/ says.
 record_state() {
-	git -C "$TREE" config harness.series "$3"
-	git -C "$TREE" config harness.head "$2"
-	git -C "$TREE" config harness.composed "$1"
+	put_config harness.series "$3"
+	put_config harness.head "$2"
+	put_config harness.composed "$1"
 	git -C "$TREE" config --unset harness.next || true
 }
