@@ -138,7 +138,7 @@ whole_file_blobs() {
 		mode=100644
 		[[ ! -x $SRC/$file ]] || mode=100755
 		blobs[$file]="$mode $blob"
-	done < <(printf "$SRC/%s\n" "${files[@]}" | git --git-dir="$git_dir" hash-object -w --no-filters --stdin-paths |
+	done < <(printf '%s\n' "${files[@]/#/$SRC/}" | git --git-dir="$git_dir" hash-object -w --no-filters --stdin-paths |
 		paste -d' ' <(printf '%s\n' "${files[@]}") -)
 }
 
@@ -280,8 +280,8 @@ commit_head() {
 	[[ ! ${1:-} ]] || ((marks > 1)) || printf 'from %s\n' "$1"
 }
 
-# import_commits: make the commits of $work/stream in $git_dir; $work/marks then has ":<n> <commit>"
-# of each, in order. The branch that git fast-import wants is gone at its end.
+# import_commits: make the commits of $work/stream in $git_dir; $work/marks then has the
+# line "<n> <commit>" of each. The branch that git fast-import wants is gone at its end.
 import_commits() {
 	: >"$work/marks"
 	[[ -s $work/stream ]] || return 0
